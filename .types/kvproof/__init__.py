@@ -1,0 +1,1 @@
+../../kvproof/__init__.py

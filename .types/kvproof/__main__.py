@@ -1,0 +1,1 @@
+../../kvproof/__main__.py

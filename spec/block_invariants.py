@@ -1,0 +1,119 @@
+"""What is always true of blocks, tables, fences and the counts over them."""
+
+from kvproof.spec.expression import all_of, choose, count_if, implies, total
+from kvproof.spec.roles import MAX_RUNNING, TOTAL_BLOCKS, block, fence, pool, request, step
+from kvproof.spec.rows import Invariant
+from kvproof.spec.statuses import RUNNING, queued_for_admission
+from kvproof.spec.variables import (
+    block_table,
+    fence_table,
+    fenced,
+    free,
+    held,
+    is_open,
+    issued,
+    last_frame,
+    processed,
+    queued,
+    referenced,
+    references,
+    running,
+    status,
+    touched,
+    until,
+    waiting,
+)
+
+r = request.index("r")
+x = request.index("x")
+b = block.index("b")
+y = block.index("y")
+e = fence.index("e")
+f = fence.index("f")
+
+INVARIANTS = (
+    Invariant(
+        "conservation",
+        "Every block is free or referenced, and none is both.",
+        free[pool] + referenced[pool] == TOTAL_BLOCKS,
+        property="S1",
+    ),
+    Invariant(
+        "free_is_counted",
+        "The stored number of free blocks is the length of the free queue.",
+        free[pool] == total(b, queued[b]),
+        property="S3",
+    ),
+    Invariant(
+        "referenced_is_counted",
+        "The stored number of referenced blocks is the number of blocks with a reference.",
+        referenced[pool] == total(b, references[b] >= 1),
+        property="S1",
+    ),
+    Invariant(
+        "queued_means_unreferenced",
+        "A block is in the free queue exactly when nothing names it.",
+        queued[b] == (references[b] == 0),
+        property="S3",
+    ),
+    Invariant(
+        "references_are_exact",
+        "A block has as many references as there are entries of tables and fences that name it.",
+        references[b] == total(x, block_table[x, b]) + total(f, fence_table[f, b]),
+        property="S2",
+        rule="vllm#42571",
+    ),
+    Invariant(
+        "held_is_counted",
+        "The stored length of a block table is the number of its entries.",
+        held[r] == total(y, block_table[r, y]),
+        property="S2",
+    ),
+    Invariant(
+        "fenced_is_counted",
+        "The stored length of a fence is the number of its entries.",
+        fenced[e] == total(y, fence_table[e, y]),
+        property="S2",
+    ),
+    Invariant(
+        "touched_is_protected",
+        "A block that an unprocessed frame touches is in a table or behind a fence of that frame.",
+        implies(
+            touched[r, b] > processed[step],
+            choose(touched[r, b] <= last_frame[r], block_table[r, b], 0)
+            + total(f, choose(touched[r, b] <= until[f], fence_table[f, b], 0))
+            >= 1,
+        ),
+        property="S4",
+        rule="vllm#45357",
+    ),
+    Invariant(
+        "quiet_before_reuse",
+        "No unprocessed frame touches a block of the free queue.",
+        implies(queued[b], touched[r, b] <= processed[step]),
+        property="S4",
+        rule="vllm#45357",
+        consequence=True,
+    ),
+    Invariant(
+        "fences_are_numbered",
+        "A fence waits for a dispatched frame, never for the open step.",
+        until[e] + count_if(is_open[step]) <= issued[step],
+        property="S4",
+    ),
+    Invariant(
+        "running_is_counted",
+        "The stored number of running requests is exact and within its bound.",
+        all_of(
+            running[pool] == total(x, status[x] == RUNNING),
+            running[pool] <= MAX_RUNNING,
+        ),
+        property="L1",
+    ),
+    Invariant(
+        "waiting_is_counted",
+        "The stored number of waiting requests is exact.",
+        waiting[pool] == total(x, queued_for_admission(status[x])),
+        property="L1",
+    ),
+)

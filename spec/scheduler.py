@@ -1,0 +1,38 @@
+"""The scheduler: every machine of the declaration composed into one."""
+
+from kvproof.spec import (
+    block_invariants,
+    block_transitions,
+    request_invariants,
+    request_transitions,
+    step_invariants,
+    step_transitions,
+)
+from kvproof.spec.declaration import Declaration
+from kvproof.spec.progress import MEASURES, PROGRESS
+from kvproof.spec.roles import CONSTANTS, ROLES
+from kvproof.spec.statuses import Status
+from kvproof.spec.variables import VARIABLES, status
+from kvproof.spec.witnesses import WITNESSES
+
+SCHEDULER = Declaration(
+    name="scheduler",
+    constants=CONSTANTS,
+    roles=ROLES,
+    enumeration=Status,
+    state=status,
+    variables=VARIABLES,
+    transitions=(
+        *request_transitions.TRANSITIONS,
+        *block_transitions.TRANSITIONS,
+        *step_transitions.TRANSITIONS,
+    ),
+    invariants=(
+        *request_invariants.INVARIANTS,
+        *block_invariants.INVARIANTS,
+        *step_invariants.INVARIANTS,
+    ),
+    measures=MEASURES,
+    progress=PROGRESS,
+    witnesses=WITNESSES,
+)
