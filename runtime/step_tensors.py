@@ -74,7 +74,8 @@ class Chunk:
 class StepTensors:
     """One step of ``B`` requests and ``T`` tokens, all tensors on one device.
 
-    A row of ``T`` that belongs to no request (buffers of fixed size end in some) has slot -1.
+    A row of ``T`` that belongs to no request (buffers of fixed size end in some) has slot -1, token
+    0 and position 0.
 
     - ``input_ids``: i64 [T], the tokens to compute, request after request.
     - ``positions``: i64 [T], the place of each in its request, from 0.

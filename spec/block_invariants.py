@@ -1,6 +1,6 @@
 """What is always true of blocks, tables, fences and the counts over them."""
 
-from kvproof.spec.expression import all_of, choose, count_if, implies, total
+from kvproof.spec.expression import all_of, before, choose, count_if, implies, total
 from kvproof.spec.roles import MAX_RUNNING, TOTAL_BLOCKS, block, fence, pool, request, step
 from kvproof.spec.rows import Invariant
 from kvproof.spec.statuses import RUNNING, queued_for_admission
@@ -74,6 +74,15 @@ INVARIANTS = (
         "The stored length of a fence is the number of its entries.",
         fenced[e] == total(y, fence_table[e, y]),
         property="S2",
+    ),
+    Invariant(
+        "frame_touches_its_tables",
+        "A frame touches every block of the tables of the requests that it runs.",
+        implies(
+            all_of(last_frame[r] != before(last_frame[r]), block_table[r, b] >= 1),
+            touched[r, b] == last_frame[r],
+        ),
+        property="S4",
     ),
     Invariant(
         "touched_is_protected",

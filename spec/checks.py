@@ -168,7 +168,7 @@ def _ghosts_stay_ghosts(declaration: Declaration, row: Transition) -> None:
     for expression in readers:
         for cell in cells(expression):
             if cell.variable in ghosts:
-                _refuse(row, f"{cell.variable} exists for the proofs alone and cannot be read here.")
+                _refuse(row, f"{cell.variable} is for proofs alone and cannot be read here.")
 
 
 def _tables_keep_their_length(declaration: Declaration, row: Transition) -> None:
@@ -229,4 +229,3 @@ def _witnesses_cover_every_row(declaration: Declaration) -> None:
     for row in declaration.transitions:
         if row.name not in fired:
             _refuse(row, "no witness fires it; add it to a run, so that no proof is vacuous.")
-

@@ -31,7 +31,9 @@ def bounds(variables: Iterable[AnyVariable]) -> tuple[Invariant, ...]:
 
 
 def _bound(variable: AnyVariable) -> Invariant:
-    indices = tuple(role.index(role.name if role.single else f"any_{role.name}") for role in variable.of)
+    indices = tuple(
+        role.index(role.name if role.single else f"any_{role.name}") for role in variable.of
+    )
     cell = NumberCell(variable.name, indices, where=variable.where)
     return Invariant(
         f"{variable.name}_minimum",

@@ -259,7 +259,7 @@ class ChooseNumber(Number):
 
 @frozen(eq=False)
 class Total(Number):
-    """The sum of `body` over all instances that `index` can stand for; there is no bound on them."""
+    """The sum of `body` over all instances of the index's role; their number has no bound."""
 
     index: Index
     body: Number

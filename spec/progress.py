@@ -1,6 +1,6 @@
 """Why the scheduler goes on: what the configuration must satisfy, what falls, what is enabled."""
 
-from kvproof.spec.expression import all_of, choose, no, total
+from kvproof.spec.expression import all_of, choose, count_if, no, total
 from kvproof.spec.roles import TOKEN_BUDGET, fence, pool, request, step
 from kvproof.spec.rows import Measure, Progress
 from kvproof.spec.statuses import finished, live
@@ -9,11 +9,14 @@ from kvproof.spec.variables import (
     fenced,
     free,
     is_open,
+    issued,
     known,
     limit,
     owed,
     preempted,
+    processed,
     running,
+    scheduled,
     status,
     waiting,
 )
@@ -46,6 +49,29 @@ MEASURES = (
         lowered_by=("schedule",),
         raised_by=("begin", "unschedule"),
         property="N5",
+    ),
+    Measure(
+        "requests_in_step",
+        "Requests that the open step has scheduled.",
+        total(x, scheduled[x] >= 1),
+        lowered_by=("unschedule",),
+        raised_by=("schedule",),
+        property="N3",
+    ),
+    Measure(
+        "open_steps",
+        "Steps that are open and not dispatched.",
+        count_if(is_open[step]),
+        lowered_by=("dispatch",),
+        raised_by=("begin",),
+    ),
+    Measure(
+        "frames_in_flight_count",
+        "Frames that have been opened and not processed.",
+        issued[step] - processed[step],
+        lowered_by=("process",),
+        raised_by=("begin",),
+        property="N6",
     ),
     Measure(
         "free_blocks",

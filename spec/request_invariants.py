@@ -10,7 +10,7 @@ from kvproof.spec.expression import (
     implies,
     no,
 )
-from kvproof.spec.roles import BLOCK_SIZE, TOTAL_BLOCKS, pool, request, step
+from kvproof.spec.roles import BLOCK_SIZE, TOTAL_BLOCKS, fence, pool, request, step
 from kvproof.spec.rows import Invariant
 from kvproof.spec.statuses import (
     ABSENT,
@@ -24,6 +24,7 @@ from kvproof.spec.statuses import (
 )
 from kvproof.spec.variables import (
     computed,
+    fenced,
     free,
     held,
     is_open,
@@ -31,7 +32,7 @@ from kvproof.spec.variables import (
     known,
     last_frame,
     limit,
-    needless,
+    needed,
     owed,
     preempted,
     preemptions,
@@ -40,9 +41,11 @@ from kvproof.spec.variables import (
     scheduled,
     status,
     stopped,
+    until,
 )
 
 r = request.index("r")
+e = fence.index("e")
 
 
 def _legal_edge() -> Formula:
@@ -122,9 +125,7 @@ INVARIANTS = (
         "A request ends as stopped only after a stop token, and by length only at its limit.",
         all_of(
             implies(status[r] == FINISHED_STOPPED, stopped[r]),
-            implies(
-                status[r] == FINISHED_LENGTH, all_of(known[r] == limit[r], no(stopped[r]))
-            ),
+            implies(status[r] == FINISHED_LENGTH, all_of(known[r] == limit[r], no(stopped[r]))),
         ),
         property="L7",
     ),
@@ -229,9 +230,19 @@ INVARIANTS = (
         rule="vllm#49674",
     ),
     Invariant(
+        "preemption_pays_at_once",
+        "The fence that takes the blocks of a preempted request can be drained at once.",
+        implies(
+            all_of(_becomes_preempted(), fenced[e] > before(fenced[e])),
+            until[e] <= processed[step],
+        ),
+        property="V6",
+        rule="vllm#49674",
+    ),
+    Invariant(
         "preemption_is_needed",
-        "No preemption was ever made without a running request that the free blocks cannot serve.",
-        needless[step] == 0,
+        "Each preemption serves a running request that all free blocks together could not serve.",
+        preempted[step] == needed[step],
         property="V6",
     ),
     Invariant(

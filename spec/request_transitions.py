@@ -3,15 +3,24 @@
 from kvproof.spec.expression import (
     Assignment,
     FlagParameter,
+    Formula,
     Index,
     NumberParameter,
     all_of,
-    choose,
     count_if,
     every,
     no,
 )
-from kvproof.spec.roles import BLOCK_SIZE, MAX_RUNNING, TOTAL_BLOCKS, block, fence, pool, request, step
+from kvproof.spec.roles import (
+    BLOCK_SIZE,
+    MAX_RUNNING,
+    TOTAL_BLOCKS,
+    block,
+    fence,
+    pool,
+    request,
+    step,
+)
 from kvproof.spec.rows import Transition
 from kvproof.spec.statuses import (
     ABSENT,
@@ -34,7 +43,7 @@ from kvproof.spec.variables import (
     known,
     last_frame,
     limit,
-    needless,
+    needed,
     owed,
     preempted,
     preemptions,
@@ -67,6 +76,15 @@ def move_table_to_fence(owner: Index) -> tuple[Assignment, ...]:
         fenced[e].becomes(held[owner]),
         held[owner].becomes(0),
         until[e].becomes(last_frame[owner]),
+    )
+
+
+def _lacks_blocks(needy: Index) -> tuple[Formula, ...]:
+    """Say that a running request cannot have the wanted tokens, even with every free block."""
+    return (
+        status[needy] == RUNNING,
+        computed[needy] + wanted <= known[needy],
+        (held[needy] + free[pool]) * BLOCK_SIZE < computed[needy] + wanted,
     )
 
 
@@ -119,10 +137,7 @@ PREEMPT = Transition(
     source=(RUNNING,),
     target=PREEMPTED,
     guard=(
-        status[needy] == RUNNING,
-        wanted >= 1,
-        computed[needy] + wanted <= known[needy],
-        (held[needy] + free[pool]) * BLOCK_SIZE < computed[needy] + wanted,
+        *_lacks_blocks(needy),
         held[victim] >= 1,
         last_frame[victim] <= processed[step],
         scheduled[victim] == 0,
@@ -137,19 +152,7 @@ PREEMPT = Transition(
         running[pool].becomes(running[pool] - 1),
         waiting[pool].becomes(waiting[pool] + 1),
         preempted[step].becomes(preempted[step] + 1),
-        needless[step].becomes(
-            needless[step]
-            + choose(
-                all_of(
-                    status[needy] == RUNNING,
-                    wanted >= 1,
-                    computed[needy] + wanted <= known[needy],
-                    (held[needy] + free[pool]) * BLOCK_SIZE < computed[needy] + wanted,
-                ),
-                0,
-                1,
-            )
-        ),
+        needed[step].becomes(needed[step] + count_if(all_of(*_lacks_blocks(needy)))),
     ),
 )
 

@@ -11,7 +11,13 @@ MAX_RUNNING = Constant("MAX_RUNNING", "requests that may run at once")
 CONSTANTS = (BLOCK_SIZE, TOTAL_BLOCKS, TOKEN_BUDGET, MAX_RUNNING)
 
 request = Role("request", "a row of the request table", plural="requests")
-block = Role("block", "a KV block other than the null block", plural="blocks", count=TOTAL_BLOCKS)
+block = Role(
+    "block",
+    "a KV block other than the null block",
+    plural="blocks",
+    count=TOTAL_BLOCKS,
+    first=1,
+)
 fence = Role("fence", "a released block table that a frame may still touch", plural="fences")
 pool = Role("pool", "the counts over all blocks and requests", single=True)
 step = Role("step", "the scheduler's pass and the frames it has dispatched", single=True)

@@ -30,18 +30,23 @@ Cell = TypeVar("Cell", Number, Formula, Choice)
 
 
 def _where() -> Location:
-    return field(factory=here, kw_only=True, repr=False, eq=False)  # type: ignore[no-any-return]
+    return field(factory=here, kw_only=True, repr=False, eq=False)
 
 
 @frozen
 class Role:
-    """A kind of thing of which there is any number (a request), or exactly one (the pool)."""
+    """A kind of thing of which there is any number (a request), or exactly one (the pool).
+
+    `count` is the constant that says how many there are, where that is fixed; instances are
+    numbered from `first` (block 0 is the null block and no instance).
+    """
 
     name: str
     doc: str
     plural: str = ""
     single: bool = False
     count: Constant | None = None
+    first: int = 0
     where: Location = _where()
 
     def index(self, name: str) -> Index:

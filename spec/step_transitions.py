@@ -14,6 +14,7 @@ from kvproof.spec.variables import (
     known,
     last_frame,
     limit,
+    needed,
     owed,
     preempted,
     processed,
@@ -37,6 +38,7 @@ BEGIN = Transition(
         issued[step].becomes(issued[step] + 1),
         budget_left[step].becomes(TOKEN_BUDGET),
         preempted[step].becomes(0),
+        needed[step].becomes(0),
     ),
 )
 

@@ -109,9 +109,9 @@ def _membership(tree: AnyOf) -> str:
 
 def _choose(tree: ChooseNumber) -> str:
     condition = text(tree.condition)
-    if isinstance(tree.then, Literal) and isinstance(tree.otherwise, Literal):
-        if (tree.then.value, tree.otherwise.value) == (1, 0):
-            return f"[{condition}]"
+    values = [side.value for side in (tree.then, tree.otherwise) if isinstance(side, Literal)]
+    if values == [1, 0]:
+        return f"[{condition}]"
     return f"({text(tree.then)} if {condition} else {text(tree.otherwise)})"
 
 

@@ -7,11 +7,16 @@ from kvproof.spec.statuses import Status
 
 # One row of the request table.
 
-status = Variable[Choice]("status", (request,), "where the request is in its life", enumeration=Status)
+status = Variable[Choice](
+    "status", (request,), "where the request is in its life", enumeration=Status
+)
 known = Variable[Number]("known", (request,), "tokens known: the prompt and every accepted sample")
 limit = Variable[Number]("limit", (request,), "known tokens at which the request has its length")
 computed = Variable[Number](
-    "computed", (request,), "tokens whose KV a dispatched frame has written or will write", minimum=0
+    "computed",
+    (request,),
+    "tokens whose KV a dispatched frame has written or will write",
+    minimum=0,
 )
 scheduled = Variable[Number](
     "scheduled", (request,), "tokens this request gets in the open step", minimum=0
@@ -62,7 +67,9 @@ fence_table = Variable[Number](
 
 # The pool.
 
-free = Variable[Number]("free", (pool,), "blocks in the free queue", initial=TOTAL_BLOCKS, minimum=0)
+free = Variable[Number](
+    "free", (pool,), "blocks in the free queue", initial=TOTAL_BLOCKS, minimum=0
+)
 referenced = Variable[Number](
     "referenced", (pool,), "blocks that some table or fence names", minimum=0
 )
@@ -82,11 +89,10 @@ budget_left = Variable[Number](
 preempted = Variable[Number](
     "preempted", (step,), "preemptions made since the step was opened", minimum=0
 )
-needless = Variable[Number](
-    "needless",
+needed = Variable[Number](
+    "needed",
     (step,),
-    "preemptions made although no running request lacked a block",
-    minimum=0,
+    "preemptions of the open step for a running request that all free blocks could not serve",
     ghost=True,
 )
 
@@ -117,5 +123,5 @@ VARIABLES = (
     processed,
     budget_left,
     preempted,
-    needless,
+    needed,
 )

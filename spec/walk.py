@@ -74,7 +74,7 @@ def rebuild(node: Expression, change: Callable[[Expression], Expression]) -> Exp
             updates[attribute.name] = tuple(
                 change(item) if isinstance(item, Expression) else item for item in value
             )
-    return evolve(node, **updates) if updates else node
+    return evolve(node, **updates) if updates else node  # type: ignore[arg-type]
 
 
 def rename(node: Expression, names: dict[Index, Index]) -> Expression:

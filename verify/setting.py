@@ -35,7 +35,9 @@ class Setting:
 
     def __attrs_post_init__(self) -> None:
         """Prepare the translation for these instances."""
-        counts = {role.name: role.count for role in self.declaration.roles if role.count is not None}
+        counts = {
+            role.name: role.count for role in self.declaration.roles if role.count is not None
+        }
         named = {role: len(names) for role, names in self.instances.items()}
         self.terms = Terms(counts, named)
 

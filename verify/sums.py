@@ -105,4 +105,3 @@ def _instances_in(
                     if index.role not in single:
                         found.setdefault(index.role, {})[index] = None
     return {name: tuple(indices) for name, indices in found.items()}
-

@@ -1,4 +1,4 @@
-"""Trees as z3 terms; a cell is one z3 constant, a sum is a z3 function of what its body refers to."""
+"""Trees as z3 terms: a cell is one z3 constant, a sum a z3 function of what its body mentions."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ class Terms:
     Args:
         counts: for roles with a declared number of instances, the constant that says it.
         named: how many instances of each role have a name (they are split off every sum).
+
     """
 
     counts: dict[str, Constant]

@@ -38,13 +38,13 @@ class DecodeGroup:
 
 @frozen(eq=False)
 class PrefillRequest:
-    """One request with ``n`` new tokens, the rows ``start`` to before ``end``, and ``L`` in all.
+    """One request with ``n`` new tokens and ``L`` in all.
 
-    ``blocks`` i64 are those that hold them; ``visible`` bool [n, L] is what each query may see.
+    ``rows`` are those of the new tokens, ``blocks`` i64 the blocks that hold all of them, and
+    ``visible`` bool [n, L] is what each new token may see: the places up to its own.
     """
 
-    start: int
-    end: int
+    rows: slice
     blocks: Tensor
     visible: Tensor
 
@@ -62,13 +62,15 @@ class AttentionPlan:
         starts, lengths = batch.query_start_loc.tolist(), batch.seq_lens.tolist()
         counts = [end - start for start, end in pairwise(starts)]
         single = [index for index, count in enumerate(counts) if count == 1]
-        several = [index for index, count in enumerate(counts) if count > 1]
         longest = max((lengths[index] for index in single), default=0)
         return cls(
             decode=_decode_group(batch, single, longest, block_size) if single else None,
             prefills=tuple(
-                _prefill_request(batch, index, starts[index], starts[index + 1], block_size)
-                for index in several
+                _prefill_request(batch, index, slice(start, start + count), length, block_size)
+                for index, (start, count, length) in enumerate(
+                    zip(starts[:-1], counts, lengths, strict=True)
+                )
+                if count > 1
             ),
         )
 
@@ -84,8 +86,7 @@ def attend(query: Tensor, pool: KVPool, layer: int, plan: AttentionPlan) -> Tens
         attended = _attend_decode(query[plan.decode.rows], keys, values, plan.decode)
         output.index_copy_(0, plan.decode.rows, attended)
     for request in plan.prefills:
-        attended = _attend_prefill(query[request.start : request.end], keys, values, request)
-        output[request.start : request.end] = attended
+        output[request.rows] = _attend_prefill(query[request.rows], keys, values, request)
     return output
 
 
@@ -110,15 +111,13 @@ def _decode_group(
 
 
 def _prefill_request(
-    batch: StepTensors, index: int, start: int, end: int, block_size: int
+    batch: StepTensors, index: int, rows: slice, length: int, block_size: int
 ) -> PrefillRequest:
-    length = int(batch.seq_lens[index])
     place = torch.arange(length, device=batch.positions.device)
     return PrefillRequest(
-        start=start,
-        end=end,
+        rows=rows,
         blocks=batch.block_table[index, : -(-length // block_size)].long(),
-        visible=place <= batch.positions[start:end, None],
+        visible=place <= batch.positions[rows, None],
     )
 
 
@@ -134,7 +133,7 @@ def _attend_decode(query: Tensor, keys: Tensor, values: Tensor, group: DecodeGro
 
 
 def _gather_group(entries: Tensor, group: DecodeGroup) -> Tensor:
-    """Return entries of all requests, ``[D, kv_heads, W * block_size, head_dim]``, unused ones 0."""
+    """Return all entries, ``[D, kv_heads, W * block_size, head_dim]``, with zeros where unused."""
     gathered = entries.index_select(0, group.blocks)
     # Places past the last token are weighted zero, but zero times NaN is NaN. They lie in the last
     # block and in null blocks, which are zero, so one block a request needs clearing.

@@ -70,31 +70,42 @@ class Llama:
 
     def _check(self, batch: StepTensors, pool: KVPool) -> None:
         batch.check()
-        config = self.config
-        if batch.max_seq_len > config.context_length:
+        self._check_pool(pool)
+        if batch.input_ids.device != self.device:
+            raise ValueError(f"step: is on {batch.input_ids.device}, the model on {self.device}")
+        if batch.max_seq_len > self.config.context_length:
             raise ValueError(
                 f"max_seq_len: got {batch.max_seq_len}, the model's context is "
-                f"{config.context_length} tokens; reject the request or shorten it"
+                f"{self.config.context_length} tokens; reject the request or shorten it"
             )
+        covered = batch.block_table.shape[1] * pool.block_size
+        if batch.max_seq_len > covered:
+            raise ValueError(
+                f"block_table: covers {covered} of {batch.max_seq_len} tokens; widen it"
+            )
+        # On another device a look at values would make the host wait.
+        if self.device.type == "cpu":
+            _check_below("input_ids", batch.input_ids, self.config.vocabulary_size)
+            _check_below("positions", batch.positions, batch.max_seq_len)
+            _check_below("block_table", batch.block_table, pool.num_blocks)
+            _check_below("logits_indices", batch.logits_indices, batch.num_tokens)
+
+    def _check_pool(self, pool: KVPool) -> None:
+        config = self.config
         seen = (pool.num_layers, pool.num_kv_heads, pool.head_dim, pool.dtype, pool.device)
-        layers, heads = config.num_layers, config.num_kv_heads
-        expected = (layers, heads, config.head_dim, self.dtype, self.device)
+        sizes = (config.num_layers, config.num_kv_heads, config.head_dim)
+        expected = (*sizes, self.dtype, self.device)
         if seen != expected:
             raise ValueError(
                 f"pool: got (layers, kv_heads, head_dim, dtype, device) = {seen}, the model needs "
                 f"{expected}; make it with new_pool"
             )
-        if batch.input_ids.device != self.device:
-            raise ValueError(f"step: is on {batch.input_ids.device}, the model on {self.device}")
-        self._check_tokens(batch.input_ids)
 
-    def _check_tokens(self, tokens: Tensor) -> None:
-        # On another device the look would make the host wait.
-        if self.device.type != "cpu":
-            return
-        bad = tokens[(tokens < 0) | (tokens >= self.config.vocabulary_size)]
-        if len(bad):
+
+def _check_below(name: str, values: Tensor, end: int) -> None:
+    if values.numel():
+        smallest, largest = values.aminmax()
+        if smallest < 0 or largest >= end:
             raise ValueError(
-                f"input_ids: got token {int(bad[0])}, expected 0 to "
-                f"{self.config.vocabulary_size - 1}; encode with the model's own tokenizer"
+                f"{name}: got values {int(smallest)} to {int(largest)}, expected 0 to {end - 1}"
             )

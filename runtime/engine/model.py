@@ -40,12 +40,14 @@ class Model:
         num_blocks: int,
         block_size: int = 16,
         *,
+        device: torch.device | str | None = None,
         layout: Layout = "NHD",
         debug: bool = False,
     ) -> KVPool:
-        """Return a pool for this model, on its device: ``num_blocks``, the null block included.
+        """Return a pool of ``num_blocks``, the null block included, that suits this model.
 
-        Raises what ``KVPool`` raises.
+        ``device`` is the model's if None; blocks elsewhere can be kept but not run. Raises what
+        ``KVPool`` raises.
         """
         return KVPool(
             self.config.num_layers,
@@ -54,7 +56,7 @@ class Model:
             self.config.head_dim,
             block_size,
             dtype=self.dtype,
-            device=self.device,
+            device=self.device if device is None else device,
             layout=layout,
             debug=debug,
         )

@@ -33,7 +33,7 @@ def sample(logits: Tensor, temperatures: Tensor, seeds: Tensor, positions: Tenso
 
     ``temperatures`` is floating ``[S]``, 0 takes the likeliest; ``seeds`` and ``positions`` are i64
     ``[S]``: the same seed, position and logits give the same token. Raises ValueError for a length
-    that differs or a negative temperature, NotANumberError if a row has a NaN.
+    that differs or a temperature below 0, NotANumberError if a row has a NaN.
     """
     _check_rows(logits, temperatures, seeds, positions)
     tokens = greedy(logits)
@@ -70,8 +70,8 @@ def _shift_right(values: Tensor, bits: int) -> Tensor:
 
 
 def _unit(bits: Tensor) -> Tensor:
-    """Return f64 strictly between 0 and 1 from the upper 53 of 64 bits."""
-    return (_shift_right(bits, 11).double() + 0.5) * 2.0**-53
+    """Return f64 strictly between 0 and 1 from the upper 52 of 64 bits."""
+    return (_shift_right(bits, 12).double() + 0.5) * 2.0**-52
 
 
 def _checked(tokens: Tensor, largest: Tensor) -> Tensor:
@@ -90,5 +90,6 @@ def _check_rows(logits: Tensor, temperatures: Tensor, seeds: Tensor, positions: 
         raise ValueError(
             f"rows: got {lengths} of logits, temperatures, seeds, positions; expected the same"
         )
-    if (temperatures < 0).any():
-        raise ValueError(f"temperatures: got {float(temperatures.min())}, expected 0 or more")
+    bad = temperatures[~(temperatures >= 0)]
+    if len(bad):
+        raise ValueError(f"temperatures: got {float(bad[0])}, expected 0 or more")
