@@ -33,7 +33,7 @@ def _where() -> Location:
     return field(factory=here, kw_only=True, repr=False, eq=False)
 
 
-@frozen
+@frozen(eq=False)
 class Role:
     """A kind of thing of which there is any number (a request), or exactly one (the pool).
 
@@ -54,7 +54,7 @@ class Role:
         return Index(self.name, name)
 
 
-@frozen
+@frozen(eq=False)
 class Enumeration:
     """A fixed set of named values."""
 

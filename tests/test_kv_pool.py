@@ -69,7 +69,7 @@ def test_write_scatters_by_slot(device: torch.device, layout: Layout) -> None:
 
 
 def test_write_skips_padding(device: torch.device) -> None:
-    """A row with slot -1 is not written anywhere, whatever it holds, and the null block stays zero."""
+    """A row with slot -1 is written nowhere, whatever it holds, and the null block stays zero."""
     pool = new_pool(device)
     key = entries(device, 3)
     key[1:] = float("nan")
@@ -107,9 +107,9 @@ def test_write_refuses_wrong_entries_before_writing(device: torch.device) -> Non
 
     with pytest.raises(ValueError, match=r"value: got shape \(1, 2, 4\), expected \(2, 2, 4\)"):
         pool.write(0, key, key[:1], slots)
-    with pytest.raises(TypeError, match="value: got torch.float64, expected torch.float32"):
+    with pytest.raises(TypeError, match=r"value: got torch\.float64, expected torch\.float32"):
         pool.write(0, key, key.double(), slots)
-    with pytest.raises(TypeError, match="slot_mapping: got torch.int32"):
+    with pytest.raises(TypeError, match=r"slot_mapping: got torch\.int32"):
         pool.write(0, key, key, slots.int())
 
     assert not pool.storage.any()
@@ -136,11 +136,19 @@ def test_block_bytes_count_all_layers() -> None:
 def test_num_blocks_for_fills_the_budget() -> None:
     """The largest pool that fits is returned, and a budget under two blocks is refused."""
     each = new_pool(torch.device("cpu")).block_bytes
-    sizes = {"num_layers": LAYERS, "num_kv_heads": HEADS, "head_dim": HEAD_DIM, "block_size": BLOCK}
 
-    assert KVPool.num_blocks_for(7 * each - 1, **sizes) == 6
+    def fitting(budget_bytes: int) -> int:
+        return KVPool.num_blocks_for(
+            budget_bytes,
+            num_layers=LAYERS,
+            num_kv_heads=HEADS,
+            head_dim=HEAD_DIM,
+            block_size=BLOCK,
+        )
+
+    assert fitting(7 * each - 1) == 6
     with pytest.raises(ValueError, match=f"expected at least {2 * each} for the null block"):
-        KVPool.num_blocks_for(2 * each - 1, **sizes)
+        fitting(2 * each - 1)
 
 
 def test_memory_fraction_sizes_the_pool(device: torch.device) -> None:
@@ -158,7 +166,7 @@ def test_memory_fraction_sizes_the_pool(device: torch.device) -> None:
 
 
 def test_a_pool_larger_than_memory_is_refused(device: torch.device) -> None:
-    """A pool that does not fit is refused with the size that would, before anything is allocated."""
+    """A pool that does not fit is refused with the size that would, before it is allocated."""
     assert (available_bytes(device) or 0) > 0
     with pytest.raises(MemoryError, match=r"needs \d+ bytes, but .* has \d+ available; ask for"):
         KVPool(LAYERS, 10**12, HEADS, HEAD_DIM, device=device)
@@ -278,17 +286,19 @@ def test_owners_may_differ_by_position(device: torch.device) -> None:
 
 
 def test_stamp_skips_padding_and_refuses_a_shared_slot(device: torch.device) -> None:
-    """Padding may repeat, a real slot may not: two tokens of one step would overwrite each other."""
+    """Padding may repeat, a real slot may not: one of its two tokens would be lost."""
     pool = new_pool(device, debug=True)
     owners, positions = numbers(device, 1, 2, 3, 3), numbers(device, 0, 0, 0, 1)
 
     pool.stamp(numbers(device, 4, 8, -1, -1), owners, positions)
     with pytest.raises(ValueError, match="slot 9 is given to two tokens of one step"):
         pool.stamp(numbers(device, 4, 9, 5, 9), owners, positions)
+    with pytest.raises(ValueError, match="slot_mapping: got 20, expected 4 to 19"):
+        pool.stamp(numbers(device, 4, 20, -1, -1), owners, positions)
 
 
 def test_verify_refuses_tables_that_do_not_fit(device: torch.device) -> None:
-    """A table too narrow, of an unknown block, or of another number of rows is a caller's mistake."""
+    """A table that is too narrow, names an unknown block or lacks a row is refused."""
     pool, owner = stamped_pool(device), numbers(device, 7)
 
     with pytest.raises(ValueError, match="block_table: covers 4 tokens, a request has 5"):

@@ -23,7 +23,7 @@ from kvproof.spec.rows import Invariant, Transition
 from kvproof.spec.walk import AnyCell, cells, rename, speaks_of_before
 from kvproof.verify.counterexample import counterexample_to_induction, state_that_breaks
 from kvproof.verify.query import Query, Sat
-from kvproof.verify.setting import Names, Setting, alias_cases, guard_of, instances_for
+from kvproof.verify.setting import Names, Setting, alias_cases, crowds, guard_of, instances_for
 from kvproof.verify.terms import Term
 from kvproof.verify.trees import Effects, after, effects_of, simplify, substitute
 from kvproof.verify.verdict import Method, Result, Verdict
@@ -57,11 +57,11 @@ class Step:
 
 
 def steps_of(declaration: Declaration, row: Transition) -> Iterator[Step]:
-    """Yield the row once for each way in which its parameters can name the same instance."""
+    """Yield the row for each way in which its parameters, and all others, can coincide."""
     for names in alias_cases(row):
-        setting = Setting(declaration, instances_for(declaration, names))
         effects = effects_of(row.effect, names)
-        yield Step(declaration, row, names, setting, effects)
+        for instances in crowds(declaration, names):
+            yield Step(declaration, row, names, Setting(declaration, instances), effects)
 
 
 def touches(row: Transition, invariant: Invariant) -> bool:
@@ -186,20 +186,6 @@ def _follows(declaration: Declaration, row: Invariant) -> Result:
         reason,
         (query.last,),
     )
-
-
-def check_load_bearing(declaration: Declaration) -> list[Result]:
-    """Return, for each invariant, that some proof fails without it."""
-    results = []
-    for invariant in declaration.invariants:
-        if speaks_of_before(invariant.formula) or invariant.consequence:
-            continue
-        results.append(_is_load_bearing(declaration, invariant))
-    return results
-
-
-def _is_load_bearing(declaration: Declaration, invariant: Invariant) -> Result:
-    raise NotImplementedError
 
 
 def parameters_of(row: Transition) -> list[NumberParameter | FlagParameter]:

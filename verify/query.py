@@ -10,6 +10,7 @@ import z3
 from attrs import define, field
 
 from kvproof.verify.setting import Setting
+from kvproof.verify.solvers import Solver, as_smtlib, chosen, conjunction, decide
 from kvproof.verify.terms import Term
 from kvproof.verify.verdict import Verdict
 
@@ -52,21 +53,35 @@ class Query:
     def assume_switched(self, name: str, terms: Iterable[Term]) -> None:
         """Assume terms under a switch, so that one check can do without them."""
         switch = self.switches.setdefault(name, z3.Bool(f"use {name}"))
-        self.solver.add(z3.Implies(switch, z3.And(list(terms))))
+        self.solver.add(z3.Implies(switch, conjunction(terms)))
 
     def check(self, claim: Term | None = None, without: str = "") -> Sat:
         """Return whether some state satisfies every hypothesis, except one, and the claim."""
         self.solver.push()
         if claim is not None:
             self.solver.add(claim)
-        self.solver.add(self.setting.facts() + self.setting.domains())
+        self.solver.add(self._facts(without) + self.setting.domains())
         switches = [switch for name, switch in self.switches.items() if name != without]
-        answer = Sat(str(self.solver.check(*switches)))
-        self._model = self.solver.model() if answer is Sat.YES else None
+        answer = Sat(decide(self.solver, switches))
+        self._model = self._state(switches) if answer is Sat.YES else None
         if self.record:
             self.last = as_smtlib(self.solver, switches)
         self.solver.pop()
         return answer
+
+    def _facts(self, without: str) -> list[Term]:
+        """Return the facts about sums, each where the invariants that it rests on are assumed."""
+        return [
+            z3.Implies(conjunction(self.switches[name] for name in fact.needs), fact.term)
+            for fact in self.setting.facts(without)
+            if fact.needs <= self.switches.keys()
+        ]
+
+    def _state(self, switches: list[Term]) -> Any:
+        """Return the model; another solver's `sat` is given one by z3, where z3 finds it."""
+        if chosen() is not Solver.Z3 and self.solver.check(*switches) != z3.sat:
+            return None
+        return self.solver.model()
 
     _model: Any = field(default=None, init=False)
 
@@ -75,10 +90,19 @@ class Query:
         """Return the state found by the last check that found one."""
         return self._model
 
+    def values(self) -> tuple[tuple[str, str], ...]:
+        """Return the cells that the state found by the last check decides, with their values."""
+        if self._model is None:
+            return ()
+        cells = self.setting.terms.cells
+        values = {name: self._model.eval(term) for name, term in cells.items()}
+        return tuple(
+            (name, self._value_text(name, value))
+            for name, value in values.items()
+            if not value.eq(cells[name])
+        )
 
-def as_smtlib(solver: Any, switches: list[Term]) -> str:
-    """Return the solver's assertions, with the switches on, as an SMT-LIB script."""
-    plain = z3.Solver()
-    plain.add(solver.assertions())
-    plain.add(switches)
-    return str(plain.to_smt2())
+    def _value_text(self, name: str, value: Term) -> str:
+        if name not in self.setting.terms.choices:
+            return str(value).lower()
+        return self.setting.declaration.enumeration.members[value.as_long()][0]

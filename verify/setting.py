@@ -13,7 +13,7 @@ from kvproof.spec.derive import quantified
 from kvproof.spec.expression import Expression, Formula, Index
 from kvproof.spec.rows import Invariant, Transition
 from kvproof.spec.walk import rename, speaks_of_before
-from kvproof.verify.sums import facts_about_sums
+from kvproof.verify.sums import Fact, facts_about_sums
 from kvproof.verify.terms import Term, Terms
 from kvproof.verify.trees import Instances, split
 
@@ -78,9 +78,9 @@ class Setting:
         terms = (self.terms.cells[name] for name in self.terms.choices)
         return [z3.And(term >= 0, term < size) for term in terms]
 
-    def facts(self) -> list[Term]:
+    def facts(self, without: str = "") -> list[Fact]:
         """Return what the sum lemmas say about the sums met so far; call it last."""
-        return facts_about_sums(self)
+        return facts_about_sums(self, without)
 
 
 def guard_of(row: Transition, names: Names) -> list[Formula]:
@@ -105,13 +105,29 @@ def _alias_cases(indices: list[Index], chosen: Names) -> Iterator[Names]:
             yield from _alias_cases(others, {**chosen, first: same})
 
 
-def instances_for(declaration: Declaration, names: Names, others: int = 1) -> Instances:
-    """Return the instances a row acts on and `others` arbitrary ones of each role."""
+def instances_for(
+    declaration: Declaration, names: Names, alone: frozenset[str] = frozenset()
+) -> Instances:
+    """Return the instances a row acts on and an arbitrary other one of each role not `alone`."""
     instances: dict[str, tuple[Index, ...]] = {}
     for role in declaration.roles:
         if role.single:
             continue
         acting = [index for index in dict.fromkeys(names.values()) if index.role == role.name]
-        extra = [role.index(f"other{i or ''}") for i in range(others)]
-        instances[role.name] = (*acting, *extra)
+        others = () if role.name in alone else (role.index("other"),)
+        instances[role.name] = (*acting, *others)
     return instances
+
+
+def crowds(declaration: Declaration, names: Names) -> Iterator[Instances]:
+    """Yield the instances with another one of each role, and those where there is no other.
+
+    A role without a declared count always has another instance: one in its initial state changes
+    no total. Of a role with a count, the acting instances may be all there are.
+    """
+    acting = {index.role for index in names.values()}
+    counted = [role.name for role in declaration.roles if role.count is not None]
+    choices = [(False, True) if role in acting else (False,) for role in counted]
+    for flags in product(*choices):
+        alone = (role for role, flag in zip(counted, flags, strict=True) if flag)
+        yield instances_for(declaration, names, frozenset(alone))

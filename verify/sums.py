@@ -8,46 +8,64 @@ Whether terms are never negative, or never larger, is a query of its own about a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import z3
-from attrs import evolve
+from attrs import evolve, frozen
 
+from kvproof.spec.declaration import Declaration
 from kvproof.spec.expression import Expression, Index, Literal
 from kvproof.spec.text import text
 from kvproof.spec.walk import AnyCell, nodes, rename
+from kvproof.verify.solvers import conjunction, decide
 from kvproof.verify.terms import Sum, Term
 from kvproof.verify.trees import GENERIC, replace_parameters
 
 if TYPE_CHECKING:
-    from kvproof.spec.declaration import Declaration
     from kvproof.verify.setting import Setting
 
-_pointwise: dict[tuple[int, str, str], bool] = {}
+Cores = dict[tuple[str, str, str], frozenset[str] | None]
+POINTWISE_TIMEOUT_MILLISECONDS = 2000
+_cores: WeakKeyDictionary[Declaration, Cores] = WeakKeyDictionary()
 
 
-def facts_about_sums(setting: Setting) -> list[Term]:
-    """Return the instances of the sum lemmas for the sums that the setting has met."""
-    facts: list[Term] = []
+@frozen
+class Fact:
+    """One instance of a sum lemma, and the invariants that its hypothesis was proved from."""
+
+    needs: frozenset[str]
+    term: Term
+
+
+def facts_about_sums(setting: Setting, without: str = "") -> list[Fact]:
+    """Return the instances of the sum lemmas for the sums that the setting has met.
+
+    None of them rests on the invariant `without`.
+    """
+    facts: list[Fact] = []
     sums = list(setting.terms.sums.values())
     for item in sums:
-        if never_larger(setting, Literal(0), item.body, item.role):
-            facts.append(item.term >= 0)
-            facts.extend(_at_least_each_term(setting, item) if item.whole else ())
-    facts.extend(_comparisons(setting, sums))
+        needs = never_larger(setting, Literal(0), item.body, item.role, without)
+        if needs is not None:
+            facts.append(Fact(needs, item.term >= 0))
+            facts.extend(Fact(needs, term) for term in _at_least_each_term(setting, item))
+    facts.extend(_comparisons(setting, sums, without))
     return facts
 
 
-def _comparisons(setting: Setting, sums: list[Sum]) -> list[Term]:
-    facts = []
+def _comparisons(setting: Setting, sums: list[Sum], without: str) -> Iterator[Fact]:
     for small in sums:
         for large in sums:
             if small is large or small.role != large.role or small.whole != large.whole:
                 continue
             body = _with_arguments_of(small, large)
-            if body is not None and never_larger(setting, small.body, body, small.role):
-                facts.append(small.term <= large.term)
-    return facts
+            if body is None:
+                continue
+            needs = never_larger(setting, small.body, body, small.role, without)
+            if needs is not None:
+                yield Fact(needs, small.term <= large.term)
 
 
 def _with_arguments_of(small: Sum, large: Sum) -> Expression | None:
@@ -63,7 +81,7 @@ def _with_arguments_of(small: Sum, large: Sum) -> Expression | None:
 
 
 def _at_least_each_term(setting: Setting, item: Sum) -> list[Term]:
-    names = setting.instances.get(item.role, ())
+    names = setting.instances.get(item.role, ()) if item.whole else ()
     return [item.term >= setting.terms.of(term_of(item, name)) for name in names]
 
 
@@ -74,23 +92,50 @@ def term_of(item: Sum, instance: Index) -> Expression:
     return replace_parameters(named, filled)
 
 
-def never_larger(setting: Setting, small: Expression, large: Expression, role: str) -> bool:
-    """Return whether `small <= large` for an arbitrary instance, whatever the arguments are."""
-    key = (id(setting.declaration), text(small), text(large))
-    if key not in _pointwise:
-        _pointwise[key] = _prove_pointwise(setting, small, large, role)
-    return _pointwise[key]
+def never_larger(
+    setting: Setting, small: Expression, large: Expression, role: str, without: str = ""
+) -> frozenset[str] | None:
+    """Return the invariants from which `small <= large` follows for an arbitrary instance.
+
+    None says that it does not follow, or only from the invariant `without`.
+    """
+    cores = _cores.setdefault(setting.declaration, {})
+    key = (text(small), text(large), "")
+    if key not in cores:
+        cores[key] = _prove_pointwise(setting, small, large, role, "")
+    if not without or without not in (cores[key] or ()):
+        return cores[key]
+    key = (text(small), text(large), without)
+    if key not in cores:
+        cores[key] = _prove_pointwise(setting, small, large, role, without)
+    return cores[key]
 
 
-def _prove_pointwise(setting: Setting, small: Expression, large: Expression, role: str) -> bool:
+def _prove_pointwise(
+    setting: Setting, small: Expression, large: Expression, role: str, without: str
+) -> frozenset[str] | None:
     instances = _instances_in(setting.declaration, (small, large), role)
     own = evolve(setting, instances=instances, whole=False)
-    claim = own.term(small) <= own.term(large)
-    hypotheses = [term for terms in own.hypotheses().values() for term in terms]
     solver = z3.Solver()
-    solver.set("timeout", 2000)
-    solver.add(own.assumptions() + hypotheses + own.domains() + [z3.Not(claim)])
-    return bool(solver.check() == z3.unsat)
+    solver.set("timeout", POINTWISE_TIMEOUT_MILLISECONDS)
+    solver.add(z3.Not(own.term(small) <= own.term(large)))
+    hypotheses = own.hypotheses()
+    hypotheses.pop(without, None)
+    for name, terms in hypotheses.items():
+        solver.add(z3.Implies(z3.Bool(name), conjunction(terms)))
+    solver.add(own.assumptions() + own.domains())
+    return _needed(solver, [z3.Bool(name) for name in hypotheses])
+
+
+def _needed(solver: Any, switches: list[Term]) -> frozenset[str] | None:
+    """Return few of the switched hypotheses that exclude every state, or None if all do not."""
+    solver.set("core.minimize", True)
+    if solver.check(*switches) != z3.unsat:
+        return None
+    core = solver.unsat_core()
+    if decide(solver, core) != "unsat":
+        return None
+    return frozenset(str(switch) for switch in core)
 
 
 def _instances_in(

@@ -1,6 +1,6 @@
 """Text to tokens and back: the tokenizer of a GGUF file, and one for the random model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from tokenizers import AddedToken
@@ -55,8 +55,10 @@ class GGUFTokenizer:
     """
 
     def __init__(self, file: GGUFFile) -> None:
-        self.eos_token_id = file.get("tokenizer.ggml.eos_token_id", int)
         self._backend = _backend(file)
+        self.eos_token_id = file.get("tokenizer.ggml.eos_token_id", int)
+        if self._backend.id_to_token(self.eos_token_id) is None:
+            raise GGUFError(f"{file.path}: the end token {self.eos_token_id} is no token")
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of ``text``; control tokens written out in it count as such."""
@@ -86,25 +88,23 @@ def _backend(file: GGUFFile) -> BackendTokenizer:
     if model != "gpt2":
         raise GGUFError(f"{file.path}: got tokenizer model {model!r}, expected 'gpt2'")
     tokens = file.get_list("tokenizer.ggml.tokens", str)
-    backend = BackendTokenizer(BPE(_vocabulary(tokens), _merges(file)))
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    backend = BackendTokenizer(BPE(vocabulary, list(_merges(file, vocabulary))))
     backend.pre_tokenizer = _pre_tokenizer(file)
     backend.decoder = ByteLevelDecoder()
     backend.add_special_tokens(_control_tokens(file, tokens))
     return backend
 
 
-def _vocabulary(tokens: Sequence[str]) -> dict[str, int]:
-    return {token: number for number, token in enumerate(tokens)}
-
-
-def _merges(file: GGUFFile) -> list[tuple[str, str]]:
-    merges = []
+def _merges(file: GGUFFile, vocabulary: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     for merge in file.get_list("tokenizer.ggml.merges", str):
-        left, space, right = merge.partition(" ")
-        if not space:
-            raise GGUFError(f"{file.path}: merge {merge!r}: expected two parts and a space")
-        merges.append((left, right))
-    return merges
+        left, _, right = merge.partition(" ")
+        if not {left, right, left + right} <= vocabulary.keys():
+            raise GGUFError(
+                f"{file.path}: merge {merge!r}: expected two tokens whose join is a token, with a "
+                "space between them"
+            )
+        yield left, right
 
 
 def _pre_tokenizer(file: GGUFFile) -> PreTokenizer:

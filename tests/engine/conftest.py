@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 F32, F16, Q4_1, Q8_0 = 0, 1, 3, 8
-ALIGNMENT = 32
 
 
 def string_bytes(text: str) -> bytes:
@@ -60,15 +59,16 @@ def stored_bytes(values: Any, type_number: int) -> bytes:
     )
 
 
-def padded(content: bytes) -> bytes:
+def padded(content: bytes, alignment: int) -> bytes:
     """Return the content, filled with zeros to the alignment."""
-    return content + bytes(-len(content) % ALIGNMENT)
+    return content + bytes(-len(content) % alignment)
 
 
 def gguf_bytes(
     metadata: Mapping[str, Any], tensors: Mapping[str, tuple[Any, int]], version: int = 3
 ) -> bytes:
     """Return a GGUF file; each tensor is an array and the number of its storage type."""
+    alignment = metadata.get("general.alignment", 32) or 1
     header = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(metadata))
     for key, value in metadata.items():
         header += string_bytes(key) + value_bytes(value)
@@ -77,8 +77,8 @@ def gguf_bytes(
         shape = np.shape(values)[::-1]
         header += string_bytes(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
         header += struct.pack("<IQ", type_number, len(body))
-        body = padded(body + stored_bytes(values, type_number))
-    return padded(header) + body
+        body = padded(body + stored_bytes(values, type_number), alignment)
+    return padded(header, alignment) + body
 
 
 WriteGGUF = Callable[..., Path]

@@ -1,0 +1,1 @@
+"""The generator: reads a declaration and writes the Python of `core/`, which nobody edits."""

@@ -1,0 +1,251 @@
+"""The scalar form of every row: one guard, and effects ordered so that each reads old values."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from kvproof.spec.declaration import Declaration
+from kvproof.spec.expression import (
+    Add,
+    Assignment,
+    Expression,
+    FlagParameter,
+    Index,
+    Literal,
+    NumberCell,
+    NumberParameter,
+    Subtract,
+    Total,
+)
+from kvproof.spec.generator.layout import indent, joined
+from kvproof.spec.generator.python import Python, attribute, is_single
+from kvproof.spec.location import DeclarationError
+from kvproof.spec.rows import Transition
+from kvproof.spec.text import text
+from kvproof.spec.walk import AnyCell, cells, nodes
+
+
+@frozen
+class Effect:
+    """One stored assignment of a row, with the name its variable is written by."""
+
+    cell: AnyCell
+    assignment: Assignment
+
+    @property
+    def value(self) -> Expression:
+        """Return the tree that is assigned."""
+        return self.assignment.value
+
+
+def stored_effects(declaration: Declaration, row: Transition) -> list[Effect]:
+    """Return the effects on stored variables, each after every one that reads its old value."""
+    waiting = []
+    for assignment in row.effect:
+        assert isinstance(assignment.cell, AnyCell)
+        if not declaration.variable[assignment.cell.variable].ghost:
+            waiting.append(Effect(assignment.cell, assignment))
+    return _in_reading_order(declaration, row, waiting)
+
+
+def _in_reading_order(
+    declaration: Declaration, row: Transition, waiting: list[Effect]
+) -> list[Effect]:
+    ordered: list[Effect] = []
+    while waiting:
+        ready = [item for item in waiting if not _is_read_by_others(declaration, item, waiting)]
+        if not ready:
+            raise DeclarationError(
+                row.where,
+                f"transition {row.name!r}: the effects read each other's old values in a circle;"
+                " carry one of them in a variable of its own.",
+            )
+        ordered.append(ready[0])
+        waiting = [item for item in waiting if item is not ready[0]]
+    return ordered
+
+
+def _is_read_by_others(declaration: Declaration, effect: Effect, waiting: list[Effect]) -> bool:
+    others = (item for item in waiting if item is not effect)
+    return any(effect.cell.variable in _reads(declaration, item) for item in others)
+
+
+def _reads(declaration: Declaration, effect: Effect) -> set[str]:
+    """Return what the effect's code reads: its value's cells, and a table's old length."""
+    names = {cell.variable for cell in cells(effect.value)}
+    for name in {*names, effect.cell.variable}:
+        length = declaration.variable[name].length
+        if length is not None:
+            names.add(length.name)
+    return names - {effect.cell.variable}
+
+
+def scalar_function(declaration: Declaration, row: Transition) -> list[str]:
+    """Return the lines of the function that applies the row to one instance of each role."""
+    python = scalar_python(declaration)
+    conjuncts = [item for part in row.guard for item in python.conjuncts(part)]
+    lines = [
+        signature(row),
+        *indent(docstring(row)),
+        *indent(_locals(declaration, row)),
+        *indent(_guard(conjuncts)),
+    ]
+    for effect in stored_effects(declaration, row):
+        lines.extend(indent(_effect(declaration, row, effect)))
+    return [*lines, "    return True"]
+
+
+def signature(row: Transition) -> str:
+    """Return the first line of the scalar function."""
+    kinds = {Index: "int", NumberParameter: "int", FlagParameter: "bool"}
+    parameters = "".join(f", {p.name}: {kinds[type(p)]}" for p in row.parameters)
+    return f"def {row.name}(state: State{parameters}) -> bool:"
+
+
+def docstring(row: Transition, *more: str) -> list[str]:
+    """Return the row's sentence, what else there is to say, and the rule it follows."""
+    lines = [f'"""{row.doc}', ""]
+    if more:
+        lines += [*more, ""]
+    lines += [f"Rule: {row.rule}.", '"""']
+    return lines
+
+
+def uses_columns(declaration: Declaration, row: Transition) -> bool:
+    """Return whether the row speaks of every instance of a role, so that it works on columns."""
+    trees = [*row.guard, *(assignment.value for assignment in row.effect)]
+    if any(isinstance(node, Total) for tree in trees for node in nodes(tree)):
+        return True
+    return any(
+        effect.assignment.every and not is_table(declaration, effect.cell)
+        for effect in stored_effects(declaration, row)
+    )
+
+
+def is_table(declaration: Declaration, cell: AnyCell) -> bool:
+    """Return whether the cell counts entries of a table."""
+    return declaration.variable[cell.variable].length is not None
+
+
+def _locals(declaration: Declaration, row: Transition) -> list[str]:
+    roles = used_roles(declaration, row)
+    suffix = "" if uses_columns(declaration, row) else ".cells"
+    values = [f"state.{role}" + ("" if declaration.role[role].single else suffix) for role in roles]
+    return [f"{', '.join(roles)} = {', '.join(values)}"] if roles else []
+
+
+def used_roles(declaration: Declaration, row: Transition) -> list[str]:
+    """Return the roles whose variables the code of the row names, in declaration order."""
+    trees: list[Expression] = list(row.guard)
+    for effect in stored_effects(declaration, row):
+        trees += [effect.cell, effect.value]
+    used = {
+        declaration.variable[cell.variable].of[0].name for tree in trees for cell in cells(tree)
+    }
+    return [role.name for role in declaration.roles if role.name in used]
+
+
+def _guard(conjuncts: list[str]) -> list[str]:
+    if not conjuncts:
+        return []
+    if len(conjuncts) == 1:
+        return [*_negated(conjuncts[0]), "    return False"]
+    return [*joined("if not ", "and", conjuncts, ":", 1), "    return False"]
+
+
+def _negated(conjunct: str) -> list[str]:
+    for sign, opposite in (("==", "!="), (">=", "<"), ("<=", ">")):
+        left, found, right = conjunct.partition(f" {sign} ")
+        if found:
+            return [f"if {left} {opposite} {right}:"]
+    return [f"if not {conjunct}:"]
+
+
+def scalar_python(declaration: Declaration) -> Python:
+    """Return the writer of trees about single values."""
+
+    def cell(tree: AnyCell) -> str:
+        place = attribute(declaration, tree)
+        if is_single(declaration, tree):
+            return place
+        index = tree.indices[0].name
+        length = declaration.variable[tree.variable].length
+        if length is None:
+            return f"{place}[{index}]"
+        owner = declaration.variable[tree.variable].of[0].name
+        return f"{place}.count({index}, {owner}.{length.name}[{index}], {tree.indices[1].name})"
+
+    return Python(cell, total=lambda tree: _column_total(declaration, tree))
+
+
+def column_python(declaration: Declaration) -> Python:
+    """Return the writer of trees about whole columns."""
+
+    def cell(tree: AnyCell) -> str:
+        return attribute(declaration, tree)
+
+    return Python(cell, columns=True)
+
+
+def _column_total(declaration: Declaration, tree: Total) -> str:
+    body = column_python(declaration).text(tree.body, within=9)
+    return f"{body}.sum()"
+
+
+def _effect(declaration: Declaration, row: Transition, effect: Effect) -> list[str]:
+    if is_table(declaration, effect.cell):
+        return _table_effect(declaration, row, effect)
+    if effect.assignment.every:
+        python = column_python(declaration)
+        place = attribute(declaration, effect.cell)
+        return _store(python, effect, place, f"{place}[:]", bare=place)
+    python = scalar_python(declaration)
+    place = python.cell(effect.cell)
+    return _store(python, effect, place, place, bare=place)
+
+
+def _store(python: Python, effect: Effect, read: str, write: str, *, bare: str) -> list[str]:
+    """Return `place += change` where the new value is the old one and a change, else a store."""
+    value = effect.value
+    if isinstance(value, Add | Subtract) and python.text(value.left) == read:
+        sign = "+" if isinstance(value, Add) else "-"
+        return python.statement(f"{bare} {sign}= ", value.right, 1)
+    return python.statement(f"{write} = ", value, 1)
+
+
+def _table_effect(declaration: Declaration, row: Transition, effect: Effect) -> list[str]:
+    """Return the table operation that an effect on a pair of instances stands for."""
+    cell, value = effect.cell, effect.value
+    table, owner = attribute(declaration, cell), cell.indices[0].name
+    length = _length(declaration, cell)
+    if effect.assignment.every and isinstance(value, Literal) and value.value == 0:
+        return []  # A table is emptied by its length; the entries beyond it mean nothing.
+    if effect.assignment.every and isinstance(value, NumberCell):
+        source, giver = attribute(declaration, value), value.indices[0].name
+        return [f"{table}.copy({owner}, {source}, {giver}, {_length(declaration, value)}[{giver}])"]
+    entry = cell.indices[1].name
+    if _changes_by_one(cell, value, Add):
+        return [f"{table}.append({owner}, {length}[{owner}], {entry})"]
+    if _changes_by_one(cell, value, Subtract):
+        return [f"{table}.remove({owner}, {length}[{owner}], {entry})"]
+    raise DeclarationError(
+        effect.assignment.where,
+        f"transition {row.name!r}: a table can be emptied, copied, or changed by one entry; saw"
+        f" {text(value)}.",
+    )
+
+
+def _length(declaration: Declaration, cell: AnyCell) -> str:
+    variable = declaration.variable[cell.variable]
+    assert variable.length is not None
+    return f"{variable.of[0].name}.{variable.length.name}"
+
+
+def _changes_by_one(cell: AnyCell, value: Expression, kind: type) -> bool:
+    return (
+        isinstance(value, Add | Subtract)
+        and isinstance(value, kind)
+        and text(value.left) == text(cell)
+        and isinstance(value.right, Literal)
+        and value.right.value == 1
+    )

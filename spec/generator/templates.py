@@ -1,0 +1,131 @@
+"""The parts of `core/` that are the same for every declaration: arrays and tables."""
+
+ARRAYS = '''
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Value = TypeVar("Value")
+Column = TypeVar("Column", bound=NDArray[Any])
+
+
+class Cells(Protocol[Value]):
+    """A column seen one plain Python value at a time."""
+
+    def __getitem__(self, index: int, /) -> Value:
+        """Return the value of one instance."""
+        ...
+
+    def __setitem__(self, index: int, value: Value, /) -> None:
+        """Set the value of one instance."""
+        ...
+
+
+def enlarged(column: Column, fresh: Column) -> Column:
+    """Return `fresh` with the values of the shorter `column` at its start."""
+    fresh[: len(column)] = column
+    return fresh
+
+
+def all_distinct(scratch: Integers, instances: Integers) -> bool:
+    """Return whether no instance is named twice; `scratch` is a column that may be overwritten."""
+    positions = np.arange(len(instances))
+    scratch[instances] = positions
+    return bool((scratch[instances] == positions).all())
+
+
+def occurrences(scratch: Integers, instances: Integers) -> Integers:
+    """Return, for each position, how many earlier positions name the same instance."""
+    if all_distinct(scratch, instances):
+        return np.zeros(len(instances), dtype=np.int64)
+    order = np.argsort(instances, kind="stable")
+    grouped = instances[order]
+    starts = np.flatnonzero(np.r_[True, grouped[1:] != grouped[:-1]])
+    group = np.cumsum(np.r_[True, grouped[1:] != grouped[:-1]]) - 1
+    ranks = np.empty(len(instances), dtype=np.int64)
+    ranks[order] = np.arange(len(instances)) - starts[group]
+    return ranks
+'''
+
+TABLES = '''
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvproof.core.arrays import Integers
+
+
+class Tables:
+    """Lists of block ids, one a row; a row's length is kept by the variable that counts it.
+
+    `rows` is an int32 array [owners, width]; entries at and beyond a row's length mean nothing.
+    """
+
+    __slots__ = ("rows",)
+
+    def __init__(self, owners: int, width: int = 16) -> None:
+        """Make empty lists for `owners` owners."""
+        self.rows: NDArray[np.int32] = np.zeros((owners, width), dtype=np.int32)
+
+    def reserve(self, owners: int, width: int = 0) -> None:
+        """Make room for `owners` lists of `width` entries; earlier views of `rows` are stale."""
+        old_owners, old_width = self.rows.shape
+        if owners <= old_owners and width <= old_width:
+            return
+        fresh = np.zeros((max(owners, old_owners), max(width, old_width)), dtype=np.int32)
+        fresh[:old_owners, :old_width] = self.rows
+        self.rows = fresh
+
+    def count(self, owner: int, length: int, entry: int) -> int:
+        """Return how often the list of `owner` names `entry`."""
+        return int(np.count_nonzero(self.rows[owner, :length] == entry))
+
+    def append(self, owner: int, length: int, entry: int) -> None:
+        """Put `entry` at the end of a list of the given length."""
+        if length >= self.rows.shape[1]:
+            self.reserve(0, 2 * length)
+        self.rows[owner, length] = entry
+
+    def put(self, owners: Integers, lengths: Integers, entries: Integers) -> None:
+        """Put each entry at the given position of the list of its owner."""
+        width = int(lengths.max()) + 1
+        if width > self.rows.shape[1]:
+            self.reserve(0, 2 * width)
+        self.rows[owners, lengths] = entries
+
+    def remove(self, owner: int, length: int, entry: int) -> None:
+        """Take the last `entry` out of a list; what stands behind it moves up."""
+        row = self.rows[owner]
+        place = int(np.flatnonzero(row[:length] == entry)[-1])
+        row[place : length - 1] = row[place + 1 : length]
+
+    def copy(self, owner: int, source: Tables, giver: int, length: int) -> None:
+        """Make the list of `owner` equal to the first `length` entries of another list."""
+        self.reserve(0, length)
+        self.rows[owner, :length] = source.rows[giver, :length]
+
+    def entries(self, owner: int, length: int) -> Integers:
+        """Return a copy of a list, in order."""
+        return self.rows[owner, :length].astype(np.int64)
+
+    def backwards(self, owner: int, length: int) -> Integers:
+        """Return a copy of a list, the last entry first."""
+        return self.rows[owner, :length][::-1].astype(np.int64)
+
+    def times_named(self, lengths: Integers, entries: int) -> Integers:
+        """Return, for each entry below `entries`, how often all lists together name it."""
+        real = np.arange(self.rows.shape[1]) < lengths[:, None]
+        return np.bincount(self.rows[: len(lengths)][real], minlength=entries)
+
+    def valid_entries(self, lengths: Integers, entries: int) -> Integers:
+        """Return, for each list, how many of its entries are numbers from 1 to `entries` - 1."""
+        real = np.arange(self.rows.shape[1]) < lengths[:, None]
+        rows = self.rows[: len(lengths)]
+        return np.asarray((real & (rows >= 1) & (rows < entries)).sum(axis=1))
+'''

@@ -1,0 +1,83 @@
+"""The catalogue of what a scheduler must guarantee; invariants, measures and progress refer to it.
+
+A property that no row states says which check shows it, or which later part brings it.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+
+@frozen
+class Property:
+    """One guarantee in one sentence; `elsewhere` says what shows it where no row states it."""
+
+    name: str
+    sentence: str
+    elsewhere: str = ""
+
+
+PROPERTIES = (
+    Property("S1", "Every block is free or referenced; none is lost and none is invented."),
+    Property("S2", "A block has exactly as many references as tables and fences name it."),
+    Property("S3", "A block is in the free queue exactly when nothing names it."),
+    Property("S4", "A block is reused only after every step that can touch it is over."),
+    Property(
+        "S5",
+        "The end signal of a transfer acts once, however often it comes.",
+        "comes with remote loads",
+    ),
+    Property("S6", "Every way out of running releases what was held, exactly once."),
+    Property(
+        "S7",
+        "A refused call leaves everything as it was.",
+        "shown for each function by the translation check",
+    ),
+    Property("S8", "Admission counts only blocks that can really be had."),
+    Property(
+        "S9", "A published hash names content that has been written.", "comes with the prefix cache"
+    ),
+    Property(
+        "S10", "A waiting request holds no block; the table of a running one covers its tokens."
+    ),
+    Property("N1", "Token counts are never negative and stay within what is known and allowed."),
+    Property("N2", "Samples owed are exactly those that frames in flight will bring."),
+    Property("N3", "A request taken out of the open step leaves no trace in it."),
+    Property("N4", "Slots of the encoder cache are conserved.", "comes with the encoder cache"),
+    Property("N5", "A step never schedules more tokens than its budget."),
+    Property("N6", "Releases go by frames that have been processed, never by frames scheduled."),
+    Property("L1", "A request is counted in exactly one of the running and the waiting."),
+    Property("L2", "A request moves only along the declared edges."),
+    Property(
+        "L3", "Nothing that comes after an abort undoes it.", "comes with aborts in every state"
+    ),
+    Property("L4", "Ending a request twice is ending it once.", "comes with aborts in every state"),
+    Property("L5", "A row is taken again only after nothing of its last request is left."),
+    Property("L6", "What belongs to one attempt is reset by preemption."),
+    Property("L7", "A request finishes only on output of an attempt whose table it still holds."),
+    Property("V1", "Unfinished work can always go on, and each action uses something up."),
+    Property("V2", "A request that could not fit an empty pool is refused at its arrival."),
+    Property("V3", "A parked request whose load has ended is promoted.", "comes with remote loads"),
+    Property(
+        "V4",
+        "No holder of blocks waits behind a request that needs them.",
+        "comes with remote loads",
+    ),
+    Property("V5", "Some order lets every holder of blocks complete.", "comes with remote loads"),
+    Property("V6", "A preemption is made only if it raises the blocks that can be had now."),
+    Property("V7", "Every wait has an exit."),
+    Property(
+        "V8",
+        "The loop stays awake while a release is pending.",
+        "comes with several steps in flight",
+    ),
+    Property(
+        "V9", "Parked requests do not occupy running slots for ever.", "comes with remote loads"
+    ),
+    Property("V10", "No request is overtaken without bound.", "comes with queues and policies"),
+    Property(
+        "V11", "All ranks issue the same collectives in each step.", "comes with data parallelism"
+    ),
+)
+
+BY_NAME = {item.name: item for item in PROPERTIES}
