@@ -56,7 +56,7 @@ def held_minimum(state: State) -> Flags:
 def references_minimum(state: State) -> Flags:
     """references never falls below 0."""
     block = state.block
-    return block.references >= 0
+    return block.references[1:] >= 0
 
 
 def fenced_minimum(state: State) -> Flags:
@@ -241,28 +241,28 @@ def conservation(state: State) -> bool:
 def free_is_counted(state: State) -> bool:
     """The stored number of free blocks is the length of the free queue."""
     block, pool = state.block, state.pool
-    return bool(pool.free == block.queued.sum())
+    return bool(pool.free == block.queued[1:].sum())
 
 
 def referenced_is_counted(state: State) -> bool:
     """The stored number of referenced blocks is the number of blocks with a reference."""
     block, pool = state.block, state.pool
-    return bool(pool.referenced == (block.references >= 1).sum())
+    return bool(pool.referenced == (block.references[1:] >= 1).sum())
 
 
 def queued_means_unreferenced(state: State) -> Flags:
     """A block is in the free queue exactly when nothing names it."""
     block = state.block
-    return block.queued == (block.references == 0)
+    return block.queued[1:] == (block.references[1:] == 0)
 
 
 def references_are_exact(state: State) -> Flags:
     """A block has as many references as there are entries of tables and fences that name it."""
     request, block, fence = state.request, state.block, state.fence
-    part_1 = request.block_table.times_named(request.held, block.capacity)
-    part_2 = fence.fence_table.times_named(fence.fenced, block.capacity)
+    part_1 = request.block_table.times_named(request.held, block.capacity)[1:]
+    part_2 = fence.fence_table.times_named(fence.fenced, block.capacity)[1:]
     part_3 = part_1 + part_2
-    return block.references == part_3
+    return block.references[1:] == part_3
 
 
 def held_is_counted(state: State) -> Flags:
