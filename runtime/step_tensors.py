@@ -9,7 +9,7 @@ way, from one small record a request: to drive an engine by hand, and to check a
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import Self
 
@@ -24,9 +24,6 @@ _DTYPES = {
     "query_start_loc": torch.int32,
     "seq_lens": torch.int32,
     "block_table": torch.int32,
-    "kv_indptr": torch.int32,
-    "kv_indices": torch.int32,
-    "kv_last_page_len": torch.int32,
     "logits_indices": torch.int64,
 }
 
@@ -83,10 +80,8 @@ class StepTensors:
     - ``query_start_loc``: i32 [B + 1], request i has the rows from entry i to before entry i + 1.
     - ``seq_lens``: i32 [B], tokens of each request in the pool after this step.
     - ``block_table``: i32 [B, W], blocks of each request in order, padded with the null block 0.
-    - ``kv_indptr``: i32 [B + 1], as ``query_start_loc``, for ``kv_indices``.
-    - ``kv_indices``: i32, the blocks that hold those tokens, request after request, unpadded.
-    - ``kv_last_page_len``: i32 [B], tokens in the last block of each request, 1 to block_size.
     - ``logits_indices``: i64 [S], row of the last token of every request that samples.
+    - ``block_size``: tokens that one block holds.
     - ``max_query_len``: the most rows that one request has.
     - ``max_seq_len``: the largest of ``seq_lens``.
     """
@@ -97,12 +92,33 @@ class StepTensors:
     query_start_loc: Tensor
     seq_lens: Tensor
     block_table: Tensor
-    kv_indptr: Tensor
-    kv_indices: Tensor
-    kv_last_page_len: Tensor
     logits_indices: Tensor
+    block_size: int
     max_query_len: int
     max_seq_len: int
+
+    @cached_property
+    def _pages(self) -> Tensor:
+        """Blocks of each request that hold its tokens, i32 [B]."""
+        return (self.seq_lens + (self.block_size - 1)).div(self.block_size, rounding_mode="floor")
+
+    @cached_property
+    def kv_indptr(self) -> Tensor:
+        """i32 [B + 1], as ``query_start_loc``, for ``kv_indices``; built when first asked for."""
+        starts = torch.zeros(self.num_requests + 1, dtype=torch.int32, device=self._pages.device)
+        torch.cumsum(self._pages, 0, dtype=torch.int32, out=starts[1:])
+        return starts
+
+    @cached_property
+    def kv_indices(self) -> Tensor:
+        """i32, the blocks that hold those tokens, request after request, unpadded."""
+        width = torch.arange(self.block_table.shape[1], device=self._pages.device)
+        return self.block_table[width < self._pages[:, None]]
+
+    @cached_property
+    def kv_last_page_len(self) -> Tensor:
+        """i32 [B], tokens in the last block of each request, 1 to block_size."""
+        return (self.seq_lens - 1).remainder(self.block_size) + 1
 
     @property
     def cu_seqlens_q(self) -> Tensor:
@@ -132,8 +148,6 @@ class StepTensors:
             "slot_mapping": tokens,
             "query_start_loc": requests + 1,
             "block_table": requests,
-            "kv_indptr": requests + 1,
-            "kv_last_page_len": requests,
         }
         for name, expected in lengths.items():
             _check_length(name, len(getattr(self, name)), expected, tokens, requests)
@@ -150,7 +164,6 @@ class StepTensors:
         int32, int64 = _maker(torch.int32, device), _maker(torch.int64, device)
         counts = [len(chunk.token_ids) for chunk in chunks]
         starts = list(accumulate(counts, initial=0))
-        pages = [chunk.block_ids[: -(-chunk.end // block_size)] for chunk in chunks]
         sampled = [end - 1 for end, chunk in zip(starts[1:], chunks, strict=True) if chunk.samples]
         return cls(
             input_ids=int64([t for c in chunks for t in c.token_ids]),
@@ -159,10 +172,8 @@ class StepTensors:
             query_start_loc=int32(starts),
             seq_lens=int32([chunk.end for chunk in chunks]),
             block_table=int32(_padded([chunk.block_ids for chunk in chunks])),
-            kv_indptr=int32(list(accumulate(map(len, pages), initial=0))),
-            kv_indices=int32([block for page in pages for block in page]),
-            kv_last_page_len=int32([(c.end - 1) % block_size + 1 for c in chunks]),
             logits_indices=int64(sampled),
+            block_size=block_size,
             max_query_len=max(counts),
             max_seq_len=max(chunk.end for chunk in chunks),
         )

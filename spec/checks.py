@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from kvproof.spec.check_trees import Named, check_trees, refuse
 from kvproof.spec.derive import complete
 from kvproof.spec.expression import (
     Assignment,
@@ -13,76 +14,77 @@ from kvproof.spec.expression import (
     Index,
     NumberParameter,
 )
-from kvproof.spec.location import DeclarationError, Location
-from kvproof.spec.rows import Transition
-from kvproof.spec.walk import AnyCell, cells, free_indices, nodes, speaks_of_before
+from kvproof.spec.rows import Measure, Transition, Witness
+from kvproof.spec.walk import AnyCell, cells, free_indices, nodes
 
 if TYPE_CHECKING:
     from kvproof.spec.declaration import Declaration
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def where(self) -> Location: ...
-
-
 def check(declaration: Declaration) -> None:
     """Raise DeclarationError for the first mistake found, in the order of this list."""
     _names_are_unique(declaration)
+    _pairs_have_a_length(declaration)
     for row in declaration.transitions:
+        _states_are_known(declaration, row)
+    full = tuple(complete(row, declaration.state) for row in declaration.transitions)
+    check_trees(declaration, full)
+    for row in full:
         _check_transition(declaration, row)
     _invariants_say_something(declaration)
-    _every_variable_is_used(declaration)
-    _measures_are_lowered(declaration)
+    _every_variable_is_used(declaration, full)
     _named_rows_exist(declaration)
+    _measures_are_lowered(declaration)
+    _witnesses_can_be_run(declaration)
     _witnesses_cover_every_row(declaration)
 
 
-def _refuse(row: _Named, message: str) -> None:
-    raise DeclarationError(row.where, f"{type(row).__name__.lower()} {row.name!r}: {message}")
-
-
 def _names_are_unique(declaration: Declaration) -> None:
-    groups: tuple[Iterable[_Named], ...] = (
+    groups: tuple[Iterable[Named], ...] = (
         (*declaration.constants, *declaration.roles, *declaration.variables),
         declaration.transitions,
         (*declaration.all_invariants, *declaration.measures, *declaration.progress),
         declaration.witnesses,
     )
     for group in groups:
-        seen: dict[str, _Named] = {}
+        seen: dict[str, Named] = {}
         for row in group:
             if row.name in seen:
-                _refuse(row, f"the name is taken at {seen[row.name].where}; choose another.")
+                refuse(row, f"the name is taken at {seen[row.name].where}; choose another.")
             seen[row.name] = row
 
 
-def _check_transition(declaration: Declaration, row: Transition) -> None:
-    _states_are_known(declaration, row)
-    full = complete(row, declaration.state)
-    _variables_are_declared(declaration, full)
-    _assigned_once(full)
-    _indices_are_bound(full)
-    _parameters_are_used(full)
-    _says_nothing_of_before(full)
-    _ghosts_stay_ghosts(declaration, full)
-    _tables_keep_their_length(declaration, full)
-    if row.undoes is not None and row.undoes not in declaration.transition:
-        _refuse(row, f"undoes {row.undoes!r}, which is no transition; name one.")
+def _pairs_have_a_length(declaration: Declaration) -> None:
+    for variable in declaration.variables:
+        if len(variable.of) > 1 and variable.length is None and not variable.ghost:
+            refuse(
+                variable,
+                "a stored pair is a table and needs length=, the variable that holds how long the"
+                " table is; or make it a ghost.",
+            )
 
 
 def _states_are_known(declaration: Declaration, row: Transition) -> None:
+    states, owner = declaration.enumeration, declaration.state.of[0].name
     for member in (*row.source, *(() if row.target is None else (row.target,))):
-        if member.enumeration != declaration.enumeration.name:
-            _refuse(
-                row, f"{member.name} is no state of a request; use {declaration.enumeration.name}."
-            )
+        if member.enumeration != states.name:
+            refuse(row, f"{member.name} is no state of a {owner}; use {states.name}.")
     if (row.subject is None) != (not row.source):
-        _refuse(row, "subject and source go together; give both or neither.")
+        refuse(row, "subject and source go together; give both or neither.")
     if row.target is not None and row.subject is None:
-        _refuse(row, "a target state needs a subject; name the request that moves.")
+        refuse(row, f"a target state needs a subject; name the {owner} that moves.")
+    if row.subject is not None and row.subject.role != owner:
+        refuse(row, f"a {row.subject.role} has no state; the subject must be a {owner}.")
+
+
+def _check_transition(declaration: Declaration, row: Transition) -> None:
+    _assigned_once(row)
+    _every_index_is_assigned(row)
+    _parameters_are_used(row)
+    _ghosts_stay_ghosts(declaration, row)
+    _tables_keep_their_length(declaration, row)
+    if row.undoes is not None and row.undoes not in declaration.transition:
+        refuse(row, f"undoes {row.undoes!r}, which is no transition; name one.")
 
 
 def _expressions(row: Transition) -> Iterator[Expression]:
@@ -92,50 +94,35 @@ def _expressions(row: Transition) -> Iterator[Expression]:
         yield assignment.value
 
 
-def _variables_are_declared(declaration: Declaration, row: Transition) -> None:
-    for expression in _expressions(row):
-        for cell in cells(expression):
-            if cell.variable not in declaration.variable:
-                _refuse(row, f"{cell.variable!r} is not among the declared variables; add it.")
-
-
 def _cell(row: Transition, assignment: Assignment) -> AnyCell:
     if not isinstance(assignment.cell, AnyCell):
-        _refuse(row, "only a variable's cell can be assigned; write variable[index].becomes(...).")
-        raise AssertionError
+        refuse(row, "only a variable's cell can be assigned; write variable[index].becomes(...).")
     return assignment.cell
 
 
 def _assigned_once(row: Transition) -> None:
-    seen: dict[tuple[str, bool], Assignment] = {}
+    seen: dict[str, Assignment] = {}
     for assignment in row.effect:
-        cell = _cell(row, assignment)
-        key = (cell.variable, False)
-        if key in seen:
-            _refuse(
+        name = _cell(row, assignment).variable
+        if name in seen:
+            refuse(
                 row,
-                f"{cell.variable} is assigned at {seen[key].where} and at {assignment.where};"
+                f"{name} is assigned at {seen[name].where} and at {assignment.where};"
                 " effects are simultaneous, so assign each variable once.",
             )
-        seen[key] = assignment
+        seen[name] = assignment
 
 
-def _indices_are_bound(row: Transition) -> None:
-    known = {parameter for parameter in row.parameters if isinstance(parameter, Index)}
-    for expression in row.guard:
-        _no_stranger(row, expression, known)
+def _every_index_is_assigned(row: Transition) -> None:
     for assignment in row.effect:
-        bound = known | set(assignment.every)
-        _no_stranger(row, assignment.cell, bound)
-        _no_stranger(row, assignment.value, bound)
-
-
-def _no_stranger(row: Transition, expression: Expression, known: set[Index]) -> None:
-    for index in free_indices(expression):
-        if index not in known and index.name != index.role:
-            _refuse(
-                row, f"the {index.role} {index.name!r} is neither a parameter nor under every(...)."
-            )
+        cell = _cell(row, assignment)
+        for index in assignment.every:
+            if index not in cell.indices:
+                refuse(
+                    row,
+                    f"every({index.name}, ...) assigns {cell.variable} many times over;"
+                    f" index it by {index.name!r}, or write total(...).",
+                )
 
 
 def _parameters_are_used(row: Transition) -> None:
@@ -149,14 +136,10 @@ def _parameters_are_used(row: Transition) -> None:
         }
     declared = {p if isinstance(p, Index) else p.name for p in row.parameters}
     for parameter in declared - used:
-        _refuse(row, f"the parameter {parameter} is not used; remove it.")
+        name = parameter.name if isinstance(parameter, Index) else parameter
+        refuse(row, f"the parameter {name!r} is not used; remove it.")
     for name in {item for item in used if isinstance(item, str)} - declared:
-        _refuse(row, f"{name!r} is used but is not among the parameters; add it.")
-
-
-def _says_nothing_of_before(row: Transition) -> None:
-    if any(speaks_of_before(expression) for expression in _expressions(row)):
-        _refuse(row, "before(...) belongs into invariants; a row always reads the state before it.")
+        refuse(row, f"{name!r} is used but is not among the parameters; add it.")
 
 
 def _ghosts_stay_ghosts(declaration: Declaration, row: Transition) -> None:
@@ -168,7 +151,7 @@ def _ghosts_stay_ghosts(declaration: Declaration, row: Transition) -> None:
     for expression in readers:
         for cell in cells(expression):
             if cell.variable in ghosts:
-                _refuse(row, f"{cell.variable} is for proofs alone and cannot be read here.")
+                refuse(row, f"{cell.variable} is for proofs alone and cannot be read here.")
 
 
 def _tables_keep_their_length(declaration: Declaration, row: Transition) -> None:
@@ -176,56 +159,93 @@ def _tables_keep_their_length(declaration: Declaration, row: Transition) -> None
     for name in written:
         length = declaration.variable[name].length
         if length is not None and length.name not in written:
-            _refuse(row, f"{name} changes but its length {length.name} does not; assign both.")
+            refuse(row, f"{name} changes but its length {length.name} does not; assign both.")
 
 
 def _invariants_say_something(declaration: Declaration) -> None:
     for invariant in declaration.invariants:
         if not any(True for _ in cells(invariant.formula)):
-            _refuse(invariant, "mentions no variable; it can be deleted or is an assumption.")
-        for cell in cells(invariant.formula):
-            if cell.variable not in declaration.variable:
-                _refuse(invariant, f"{cell.variable!r} is not among the declared variables.")
+            refuse(invariant, "mentions no variable; it can be deleted or is an assumption.")
 
 
-def _every_variable_is_used(declaration: Declaration) -> None:
-    read: set[str] = set()
+def _every_variable_is_used(declaration: Declaration, full: tuple[Transition, ...]) -> None:
+    read = {cell.variable for row in declaration.invariants for cell in cells(row.formula)}
     wrote: set[str] = set()
-    for row in declaration.transitions:
-        full = complete(row, declaration.state)
-        for assignment in full.effect:
-            wrote.add(_cell(full, assignment).variable)
-            read |= {cell.variable for cell in cells(assignment.value)}
-        read |= {cell.variable for part in full.guard for cell in cells(part)}
-    read |= {cell.variable for row in declaration.invariants for cell in cells(row.formula)}
+    for row in full:
+        wrote |= _written(row)
+        trees = (*row.guard, *(assignment.value for assignment in row.effect))
+        read |= {cell.variable for tree in trees for cell in cells(tree)}
     for variable in declaration.variables:
         if variable.name not in read:
-            _refuse(variable, "no guard, effect or invariant reads it; remove it or say its law.")
+            refuse(variable, "no guard, effect or invariant reads it; remove it or say its law.")
         if variable.name not in wrote:
-            _refuse(variable, "no transition changes it; make it a constant.")
+            refuse(variable, "no transition changes it; make it a constant.")
+
+
+def _written(row: Transition) -> set[str]:
+    return {_cell(row, assignment).variable for assignment in row.effect}
+
+
+def _named_rows_exist(declaration: Declaration) -> None:
+    rows = set(declaration.transition)
+    known = ", ".join(sorted(rows))
+    named: list[tuple[Named, set[str]]] = [
+        *((row, {*row.lowered_by, *row.raised_by}) for row in declaration.measures),
+        *((row, set(row.rows)) for row in declaration.progress),
+        *((row, {str(step[0]) for step in row.steps}) for row in declaration.witnesses),
+    ]
+    for row, names in named:
+        for name in sorted(names - rows):
+            refuse(row, f"{name!r} is no transition; the rows are {known}.")
+    for progress in declaration.progress:
+        if not progress.rows:
+            refuse(progress, "no row is named, so none is enabled; name those that can go on.")
 
 
 def _measures_are_lowered(declaration: Declaration) -> None:
     for measure in declaration.measures:
         if not measure.lowered_by:
-            _refuse(measure, "no row lowers it; name one in lowered_by, or remove the measure.")
+            refuse(measure, "no row lowers it; name one in lowered_by, or remove the measure.")
+        for name in (*measure.lowered_by, *measure.raised_by):
+            _changes(declaration, measure, name)
 
 
-def _named_rows_exist(declaration: Declaration) -> None:
-    rows = set(declaration.transition)
-    for measure in declaration.measures:
-        for name in {*measure.lowered_by, *measure.raised_by} - rows:
-            _refuse(measure, f"{name!r} is no transition; the rows are {', '.join(sorted(rows))}.")
-    for progress in declaration.progress:
-        for name in set(progress.rows) - rows:
-            _refuse(progress, f"{name!r} is no transition; name rows that exist.")
+def _changes(declaration: Declaration, measure: Measure, name: str) -> None:
+    read = {cell.variable for cell in cells(measure.value)}
+    full = complete(declaration.transition[name], declaration.state)
+    if not read & _written(full):
+        refuse(
+            measure,
+            f"{name} changes none of {', '.join(sorted(read))} and so neither lowers nor raises"
+            " it; name a row that does.",
+        )
+
+
+def _witnesses_can_be_run(declaration: Declaration) -> None:
+    constants = {constant.name for constant in declaration.constants}
     for witness in declaration.witnesses:
-        for name in {str(step[0]) for step in witness.steps} - rows:
-            _refuse(witness, f"{name!r} is no transition; name rows that exist.")
+        for name in sorted(constants ^ set(witness.constants)):
+            given = "is no constant; remove it" if name not in constants else "needs a value"
+            refuse(witness, f"{name!r} {given}.")
+        for step in witness.steps:
+            _step_has_its_arguments(declaration, witness, step)
+
+
+def _step_has_its_arguments(
+    declaration: Declaration, witness: Witness, step: tuple[str | int | bool, ...]
+) -> None:
+    name, *arguments = step
+    wanted = [parameter.name for parameter in declaration.transition[str(name)].parameters]
+    if len(arguments) != len(wanted):
+        refuse(
+            witness,
+            f"{name} takes ({', '.join(wanted)}), saw {len(arguments)} arguments: {arguments};"
+            " give one for each.",
+        )
 
 
 def _witnesses_cover_every_row(declaration: Declaration) -> None:
     fired = {str(step[0]) for witness in declaration.witnesses for step in witness.steps}
     for row in declaration.transitions:
         if row.name not in fired:
-            _refuse(row, "no witness fires it; add it to a run, so that no proof is vacuous.")
+            refuse(row, "no witness fires it; add it to a run, so that no proof is vacuous.")

@@ -12,10 +12,10 @@ from kvproof.spec.derive import bounds
 from kvproof.spec.digest import digest
 from kvproof.spec.expression import Constant
 from kvproof.spec.properties import PROPERTIES, Property
-from kvproof.spec.rows import Invariant, Role, Transition, Witness
+from kvproof.spec.rows import Invariant, Measure, Progress, Role, Transition, Witness
 from kvproof.spec.text import assignment_text, text
 
-NOTHING = "–"
+NOTHING = "-"
 
 
 def document(declaration: Declaration) -> str:
@@ -32,7 +32,11 @@ def properties_table(declaration: Declaration) -> str:
 
 
 def _stated_by(declaration: Declaration, item: Property) -> str:
-    named = (*declaration.invariants, *declaration.measures, *declaration.progress)
+    named: tuple[Invariant | Measure | Progress, ...] = (
+        *declaration.invariants,
+        *declaration.measures,
+        *declaration.progress,
+    )
     names = [_code(row.name) for row in named if row.property == item.name]
     count = sum(row.property == item.name for row in bounds(declaration.variables))
     names += [f"the least values of {count} variables"] if count else []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import z3
-from attrs import define, field
+from attrs import define, frozen
 
 from kvproof.spec.declaration import Declaration
 from kvproof.spec.derive import written
@@ -14,46 +14,79 @@ from kvproof.spec.expression import (
     Constant,
     Expression,
     FlagParameter,
+    Index,
     Literal,
     Member,
     NumberParameter,
     Truth,
 )
-from kvproof.spec.rows import Invariant, Transition
+from kvproof.spec.rows import Invariant, Parameter, Transition
+from kvproof.spec.text import text
 from kvproof.spec.walk import AnyCell, cells, rename, speaks_of_before
 from kvproof.verify.counterexample import counterexample_to_induction, state_that_breaks
-from kvproof.verify.query import Query, Sat
-from kvproof.verify.setting import Names, Setting, alias_cases, crowds, guard_of, instances_for
+from kvproof.verify.query import Query, Sat, any_state
+from kvproof.verify.setting import (
+    Names,
+    Setting,
+    alias_cases,
+    crowds,
+    guard_of,
+    instances_for,
+)
+from kvproof.verify.solvers import conjunction
 from kvproof.verify.terms import Term
 from kvproof.verify.trees import Effects, after, effects_of, simplify, substitute
-from kvproof.verify.verdict import Method, Result, Verdict
+from kvproof.verify.verdict import Counterexample, Method, Result, Verdict
 
 
 @define
 class Step:
-    """One row with one way for its parameters to coincide, ready to be asked about invariants."""
+    """One row with one way for its parameters to coincide, ready to be asked about claims."""
 
     declaration: Declaration
     row: Transition
     names: Names
-    setting: Setting
+    query: Query
     effects: Effects
-    query: Query = field(init=False)
 
-    def __attrs_post_init__(self) -> None:
-        """Assert the guard and, each under a switch of its own, the invariants."""
-        self.query = Query(self.setting)
-        for name, terms in self.setting.hypotheses().items():
-            self.query.assume_switched(name, terms)
-        self.query.assume([self.setting.term(part) for part in guard_of(self.row, self.names)])
+    @property
+    def setting(self) -> Setting:
+        """Return the named instances and the terms over them."""
+        return self.query.setting
 
-    def broken(self, invariant: Invariant) -> Term | None:
-        """Return the term that says the row breaks the invariant, or None if it cannot touch it."""
-        claims = []
-        for names in self.setting.choices_for(invariant.formula):
-            tree = self.setting.tree(rename(invariant.formula, names))
-            claims.append(self.setting.terms.of(simplify(after(tree, self.effects))))
-        return z3.Not(z3.And(claims))
+    def before(self, tree: Expression) -> Term:
+        """Return what a tree means before the row."""
+        return self.setting.term(tree)
+
+    def after(self, tree: Expression) -> Term:
+        """Return what a tree means after the row, as a term about the state before it."""
+        return self.setting.terms.of(simplify(after(self.setting.tree(tree), self.effects)))
+
+    def broken(self, invariant: Invariant) -> Term:
+        """Return the term that says the row breaks the invariant."""
+        choices = self.setting.choices_for(invariant.formula)
+        claims = [self.after(rename(invariant.formula, names)) for names in choices]
+        return z3.Not(conjunction(claims))
+
+    def counterexample(self, explanation: str, *read: Expression) -> Counterexample:
+        """Return what the row makes of the state found last, in what it writes and in `read`."""
+        if self.query.model is None:
+            return Counterexample(explanation, self.row.name)
+        variables = written(self.row) | {cell.variable for tree in read for cell in cells(tree)}
+        trees = [cell for name in sorted(variables) for cell in self.setting.cells_of(name)]
+        shown = self.query.shown
+        return Counterexample(
+            explanation,
+            self.row.name,
+            tuple((item.name, self._argument(item)) for item in self.row.parameters),
+            tuple((text(cell), shown(self.before(cell), text(cell))) for cell in trees),
+            tuple((text(cell), shown(self.after(cell), text(cell))) for cell in trees),
+        )
+
+    def _argument(self, parameter: Parameter) -> str:
+        if isinstance(parameter, Index):
+            return f"{parameter.role} {self.names[parameter].name}"
+        return self.query.shown(self.before(parameter))
 
 
 def steps_of(declaration: Declaration, row: Transition) -> Iterator[Step]:
@@ -61,12 +94,40 @@ def steps_of(declaration: Declaration, row: Transition) -> Iterator[Step]:
     for names in alias_cases(row):
         effects = effects_of(row.effect, names)
         for instances in crowds(declaration, names):
-            yield Step(declaration, row, names, Setting(declaration, instances), effects)
+            query = any_state(declaration, instances)
+            query.assume([query.setting.term(part) for part in guard_of(row, names)])
+            yield Step(declaration, row, names, query, effects)
 
 
-def touches(row: Transition, invariant: Invariant) -> bool:
-    """Return whether the row writes a variable that the invariant reads."""
-    return bool(written(row) & {cell.variable for cell in cells(invariant.formula)})
+def touches(row: Transition, tree: Expression) -> bool:
+    """Return whether the row writes a variable that the tree reads."""
+    return bool(written(row) & {cell.variable for cell in cells(tree)})
+
+
+@frozen
+class Outcome:
+    """What became of a claim about a row in all the ways in which it can happen."""
+
+    verdict: Verdict = Verdict.PROVED
+    reason: Counterexample | None = None
+    queries: tuple[str, ...] = ()
+
+
+def settle(
+    steps: Iterable[Step],
+    broken: Callable[[Step], Term],
+    explain: Callable[[Step], Counterexample],
+) -> Outcome:
+    """Return whether no step has a state in which the claim is broken; the first that has ends."""
+    verdict, queries = Verdict.PROVED, []
+    for step in steps:
+        answer = step.query.check(broken(step))
+        queries.append(step.query.last)
+        if answer is Sat.YES:
+            return Outcome(Verdict.REFUTED, explain(step), tuple(queries))
+        if answer is Sat.UNKNOWN:
+            verdict = Verdict.UNKNOWN
+    return Outcome(verdict, None, tuple(queries))
 
 
 def check_row(declaration: Declaration, row: Transition) -> list[Result]:
@@ -98,27 +159,20 @@ def _can_happen(row: Transition, steps: list[Step]) -> Result:
 
 def _keeps(row: Transition, steps: list[Step], invariant: Invariant) -> Result:
     start = time.process_time()
-    verdict, reason, queries = Verdict.PROVED, None, []
-    if touches(row, invariant):
-        for step in steps:
-            broken = step.broken(invariant)
-            answer = step.query.check(broken)
-            queries.append(step.query.last)
-            if answer is Sat.YES:
-                verdict = Verdict.REFUTED
-                reason = counterexample_to_induction(step, invariant)
-                break
-            if answer is Sat.UNKNOWN:
-                verdict = Verdict.UNKNOWN
+    outcome = settle(
+        steps if touches(row, invariant.formula) else (),
+        lambda step: step.broken(invariant),
+        lambda step: counterexample_to_induction(step, invariant),
+    )
     return Result(
         f"{row.name} keeps {invariant.name}",
         invariant.property,
         row.name,
         Method.INDUCTION,
-        verdict,
+        outcome.verdict,
         time.process_time() - start,
-        reason,
-        tuple(queries),
+        outcome.reason,
+        outcome.queries,
     )
 
 
@@ -148,7 +202,7 @@ def _holds_initially(declaration: Declaration, row: Invariant) -> Result:
         tree = setting.tree(rename(row.formula, names))
         start_tree = substitute(tree, lambda cell: initial_value(declaration, cell))
         claims.append(setting.terms.of(simplify(start_tree)))
-    answer = query.check(z3.Not(z3.And(claims)))
+    answer = query.check(z3.Not(conjunction(claims)))
     reason = state_that_breaks(query, row) if answer is Sat.YES else None
     return Result(
         f"start has {row.name}",
@@ -170,11 +224,8 @@ def check_consequences(declaration: Declaration) -> list[Result]:
 
 def _follows(declaration: Declaration, row: Invariant) -> Result:
     start = time.process_time()
-    setting = Setting(declaration, instances_for(declaration, {}))
-    query = Query(setting)
-    for name, terms in setting.hypotheses().items():
-        query.assume_switched(name, terms)
-    answer = query.check(z3.Not(z3.And(setting.instances_of(row))))
+    query = any_state(declaration, instances_for(declaration, {}))
+    answer = query.check(z3.Not(conjunction(query.setting.instances_of(row))))
     reason = state_that_breaks(query, row) if answer is Sat.YES else None
     return Result(
         f"{row.name} follows",

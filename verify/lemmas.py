@@ -70,7 +70,7 @@ class Lemma:
         yield [*self.given, *more, *self.each, n >= 0, self.holds(n), z3.Not(self.holds(n + 1))]
 
     def opposites(self) -> Iterator[Lemma]:
-        """Yield the lemma without one of its hypotheses, for each; none of these may be provable."""
+        """Yield the lemma without each one of its hypotheses; none of these may be provable."""
         for index in range(len(self.each)):
             yield evolve(self, each=self.each[:index] + self.each[index + 1 :])
         for index in range(len(self.given)):

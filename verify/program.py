@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from attrs import frozen
@@ -13,6 +12,8 @@ from kvproof.spec.rows import Invariant, Transition
 from kvproof.spec.walk import speaks_of_before
 from kvproof.verify.simulator import Arguments
 
+Steps = tuple[tuple[str, Arguments], ...]
+
 
 @frozen
 class Run:
@@ -21,16 +22,19 @@ class Run:
     declaration: Declaration
     constants: Mapping[str, int]
     instances: Mapping[str, int]
-    steps: tuple[tuple[str, Arguments], ...] = ()
+    steps: Steps = ()
 
 
 def program(run: Run, broken: Invariant | None = None) -> str:
     """Return the run as a program; its last line fails if the last step breaks the invariant."""
     lines = [*_opening(run), *(_call(run, step) for step in run.steps)]
-    if broken is not None and speaks_of_before(broken.formula) and run.steps:
+    if broken is not None and speaks_of_before(broken.formula):
         lines.insert(-1, "before = run.snapshot()")
+        lines.append("broken = run.step_violations(before)")
+    elif broken is not None:
+        lines.append("broken = run.violations()")
     if broken is not None:
-        lines.append(_assertion(broken))
+        lines.append(f"assert not broken, broken  # {broken.name}")
     return "\n".join(lines) + "\n"
 
 
@@ -40,9 +44,15 @@ def _opening(run: Run) -> tuple[str, ...]:
         f"from kvproof.spec.{run.declaration.name} import {declaration}",
         "from kvproof.verify.simulator import Simulator",
         "",
-        f"constants = {json.dumps(dict(run.constants))}",
-        f"run = Simulator({declaration}, constants, {json.dumps(dict(run.instances))})",
+        f"constants = {_table(run.constants)}",
+        f"instances = {_table(run.instances)}",
+        f"run = Simulator({declaration}, constants, instances)",
     )
+
+
+def _table(numbers: Mapping[str, int]) -> str:
+    """Return a dict in the form that stays within a narrow terminal."""
+    return f"dict({', '.join(f'{name}={number}' for name, number in numbers.items())})"
 
 
 def _call(run: Run, step: tuple[str, Arguments]) -> str:
@@ -54,14 +64,8 @@ def _arguments(row: Transition, arguments: Arguments) -> list[str]:
     """Return instances by position, and everything from the first number or flag on by name."""
     written: list[str] = []
     named = False
-    for parameter, value in zip(row.parameters, arguments, strict=True):
+    for parameter, value in zip(row.parameters, arguments, strict=False):
         named = named or not isinstance(parameter, Index)
         shown = bool(value) if isinstance(parameter, FlagParameter) else value
         written.append(f"{parameter.name}={shown}" if named else f"{shown}")
     return written
-
-
-def _assertion(broken: Invariant) -> str:
-    about_step = speaks_of_before(broken.formula)
-    call = "run.step_violations(before)" if about_step else "run.violations()"
-    return f"assert not {call}, {call}  # {broken.name}"

@@ -9,9 +9,12 @@ from typing import Any
 import z3
 from attrs import define, field
 
+from kvproof.spec.declaration import Declaration
 from kvproof.verify.setting import Setting
 from kvproof.verify.solvers import Solver, as_smtlib, chosen, conjunction, decide
+from kvproof.verify.sums import Fact
 from kvproof.verify.terms import Term
+from kvproof.verify.trees import Instances
 from kvproof.verify.verdict import Verdict
 
 TIMEOUT_MILLISECONDS = 5000
@@ -29,6 +32,11 @@ class Sat(Enum):
         """Return the verdict of an obligation that demands there is no such state."""
         return {Sat.NO: Verdict.PROVED, Sat.YES: Verdict.REFUTED}.get(self, Verdict.UNKNOWN)
 
+    @property
+    def as_satisfiable(self) -> Verdict:
+        """Return the verdict of an obligation that demands there is such a state."""
+        return {Sat.YES: Verdict.PROVED, Sat.NO: Verdict.REFUTED}.get(self, Verdict.UNKNOWN)
+
 
 @define
 class Query:
@@ -39,7 +47,8 @@ class Query:
     switches: dict[str, Term] = field(factory=dict)
     last: str = ""
     record: bool = False
-    stated: int = 0
+    _model: Any = field(default=None, init=False)
+    _known_sums: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Assume what the declaration says about constants."""
@@ -57,10 +66,13 @@ class Query:
 
     def check(self, claim: Term | None = None, without: str = "") -> Sat:
         """Return whether some state satisfies every hypothesis, except one, and the claim."""
+        self._state_new_facts()
         self.solver.push()
         if claim is not None:
             self.solver.add(claim)
-        self.solver.add(self._facts(without) + self.setting.domains())
+        if without:
+            self.solver.add(self._switched(self.setting.facts(without=without)))
+        self.solver.add(self.setting.domains())
         switches = [switch for name, switch in self.switches.items() if name != without]
         answer = Sat(decide(self.solver, switches))
         self._model = self._state(switches) if answer is Sat.YES else None
@@ -69,11 +81,16 @@ class Query:
         self.solver.pop()
         return answer
 
-    def _facts(self, without: str) -> list[Term]:
-        """Return the facts about sums, each where the invariants that it rests on are assumed."""
+    def _state_new_facts(self) -> None:
+        """Assume what is known of the sums that were met since the last check."""
+        self.solver.add(self._switched(self.setting.facts(self._known_sums)))
+        self._known_sums = len(self.setting.terms.sums)
+
+    def _switched(self, facts: list[Fact]) -> list[Term]:
+        """Return the facts, each where the invariants that it rests on are assumed."""
         return [
             z3.Implies(conjunction(self.switches[name] for name in fact.needs), fact.term)
-            for fact in self.setting.facts(without)
+            for fact in facts
             if fact.needs <= self.switches.keys()
         ]
 
@@ -83,8 +100,6 @@ class Query:
             return None
         return self.solver.model()
 
-    _model: Any = field(default=None, init=False)
-
     @property
     def model(self) -> Any:
         """Return the state found by the last check that found one."""
@@ -92,17 +107,26 @@ class Query:
 
     def values(self) -> tuple[tuple[str, str], ...]:
         """Return the cells that the state found by the last check decides, with their values."""
-        if self._model is None:
-            return ()
-        cells = self.setting.terms.cells
-        values = {name: self._model.eval(term) for name, term in cells.items()}
-        return tuple(
-            (name, self._value_text(name, value))
-            for name, value in values.items()
-            if not value.eq(cells[name])
-        )
+        cells = self.setting.terms.cells if self._model is not None else {}
+        known = ((name, term) for name, term in cells.items() if not self.eval(term).eq(term))
+        return tuple((name, self.shown(term, name)) for name, term in known)
 
-    def _value_text(self, name: str, value: Term) -> str:
-        if name not in self.setting.terms.choices:
-            return str(value).lower()
-        return self.setting.declaration.enumeration.members[value.as_long()][0]
+    def eval(self, term: Term, *, complete: bool = False) -> Term:
+        """Return what a term is in the state found by the last check."""
+        return self._model.eval(term, model_completion=complete)
+
+    def shown(self, term: Term, cell: str = "") -> str:
+        """Return what a term is in the state found, by its name where the cell holds a member."""
+        value = self.eval(term, complete=True)
+        if cell in self.setting.terms.choices:
+            members = self.setting.declaration.enumeration.members
+            return members[int(value.as_long())][0]
+        return str(value).lower()
+
+
+def any_state(declaration: Declaration, instances: Instances, *, whole: bool = False) -> Query:
+    """Return a query about every state that satisfies the invariants, each under its switch."""
+    query = Query(Setting(declaration, instances, whole))
+    for name, terms in query.setting.hypotheses().items():
+        query.assume_switched(name, terms)
+    return query

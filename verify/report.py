@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -18,16 +18,15 @@ from kvproof.verify.counterexample import render, with_program
 from kvproof.verify.verdict import Method, Result, Verdict
 
 EXIT_PROVED, EXIT_REFUTED, EXIT_UNKNOWN = 0, 1, 3
-NOTHING = "–"
+NOTHING = "-"
 COLOURS = {Verdict.PROVED: "green", Verdict.REFUTED: "red", Verdict.UNKNOWN: "yellow"}
 SIGNS = {Verdict.PROVED: "", Verdict.REFUTED: " ✗", Verdict.UNKNOWN: " ?"}
 LEGEND = (
-    "A number counts obligations proved, for any number of requests and blocks;"
-    " ✗ refuted, ? unknown, – not a method for this property."
+    "A number counts proved obligations; ✗ refuted, ? unknown, - not a method for this property."
 )
 
 # A search for a program takes seconds, and the first few tell what is wrong.
-PROGRAMS_MAX = 3
+PROGRAMS_MAX = 2
 REFUTATIONS_MAX = 12
 
 
@@ -120,7 +119,7 @@ HEADINGS = {
 
 
 def _row_names(results: Iterable[Result]) -> list[str]:
-    """Return the properties that have results, in the order of the catalogue, unlisted ones last."""
+    """Return the properties that have results, in the catalogue's order, others last."""
     seen = dict.fromkeys(result.property for result in results)
     known = [item.name for item in PROPERTIES]
     return [*(n for n in known if n in seen), *(n for n in seen if n not in known)]
@@ -165,9 +164,3 @@ def _json(result: Result) -> dict[str, Any]:
         "verdict": str(result.verdict),
         "seconds": round(result.seconds, 6),
     }
-
-
-def flattened(finished: Iterable[tuple[object, Iterable[Result]]]) -> Iterator[Result]:
-    """Yield the results of all tasks, one by one."""
-    for _, results in finished:
-        yield from results

@@ -8,63 +8,66 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from itertools import permutations, product
+from itertools import chain, permutations, product
 from operator import itemgetter
 
 from attrs import define, field, frozen
 
 from kvproof.spec.declaration import Declaration
 from kvproof.spec.rows import Invariant
-from kvproof.spec.walk import speaks_of_before
-from kvproof.verify.program import Run, program
-from kvproof.verify.simulator import Arguments, Layout, Move, Simulator, State
+from kvproof.spec.walk import cells, speaks_of_before
+from kvproof.verify.program import Run, Steps, program
+from kvproof.verify.simulator import Arguments, Closure, Layout, Move, Simulator, State
 
 SECONDS = 1.5
 
 
 @frozen
 class Size:
-    """How large a searched state is, and up to which number parameters go."""
+    """How large a searched state is, how far its parameters go, and its part of the time."""
 
     constants: Mapping[str, int]
     instances: Mapping[str, int]
-    numbers: range = range(1, 3)
+    numbers: range
+    share: float
 
 
-def _size(block_size: int, blocks: int, budget: int, requests: int, fences: int) -> Size:
+def _size(
+    *, block_size: int, blocks: int, budget: int, requests: int, fences: int, share: float
+) -> Size:
     constants = {
         "BLOCK_SIZE": block_size,
         "TOTAL_BLOCKS": blocks,
         "TOKEN_BUDGET": budget,
         "MAX_RUNNING": 2,
     }
-    return Size(constants, {"request": requests, "fence": fences}, range(1, budget + 1))
+    # A row that has lost the guard of a number is caught by the numbers that it should refuse.
+    return Size(constants, {"request": requests, "fence": fences}, range(-1, budget + 1), share)
 
 
-# One request alone first: most faults need no second one, and its runs are soon exhausted.
+# One request alone first: most faults need no second one, and show at once.
 SIZES = (
-    _size(block_size=1, blocks=2, budget=2, requests=1, fences=1),
-    _size(block_size=1, blocks=2, budget=2, requests=2, fences=2),
-    _size(block_size=2, blocks=2, budget=2, requests=2, fences=2),
-    _size(block_size=2, blocks=3, budget=3, requests=2, fences=2),
+    _size(block_size=1, blocks=2, budget=2, requests=1, fences=1, share=0.1),
+    _size(block_size=1, blocks=2, budget=2, requests=2, fences=2, share=0.4),
+    _size(block_size=2, blocks=2, budget=2, requests=2, fences=2, share=0.25),
+    _size(block_size=2, blocks=3, budget=3, requests=2, fences=2, share=0.25),
 )
 
 
 def find_run(
     declaration: Declaration, invariant_name: str, row_name: str = "", seconds: float = SECONDS
 ) -> str | None:
-    """Return a shortest program whose last step, by the named row, breaks the named invariant.
+    """Return a shortest program in which the named row makes the named invariant false.
 
-    Without a row name, any row may break it. None means that none was found in the time given; it
-    does not mean that there is none.
+    Without a row name, any row may do it. None says that no run was found in the time given, not
+    that there is none.
     """
     invariant = next(row for row in declaration.all_invariants if row.name == invariant_name)
-    deadline = time.monotonic() + seconds
-    for place, size in enumerate(SIZES):
-        now = time.monotonic()
-        share = (deadline - now) / (len(SIZES) - place)
+    deadline = time.monotonic()
+    for size in SIZES:
+        deadline += seconds * size.share
         search = Search.of(declaration, invariant, row_name, size)
-        steps = search.steps(now + share)
+        steps = search.steps(deadline)
         if steps is not None:
             run = Run(declaration, search.simulator.constants, size.instances, steps)
             return program(run, invariant)
@@ -73,29 +76,41 @@ def find_run(
 
 @define
 class Search:
-    """One breadth-first search: where it has been, and from where it came to each state."""
+    """One breadth-first search, and from where it came to each state."""
 
     simulator: Simulator
-    invariant: Invariant
-    row_name: str
     moves: tuple[Move, ...]
     canonical: Callable[[State], State]
+    claims: tuple[Closure, ...]
+    about_steps: bool
+    row_name: str
     origin: dict[State, tuple[State, Move] | None] = field(factory=dict)
     seen: set[State] = field(factory=set)
 
     @classmethod
-    def of(cls, declaration: Declaration, invariant: Invariant, row_name: str, size: Size) -> Search:
-        """Return the search at its start; a constant that the size leaves open is as its least."""
+    def of(
+        cls, declaration: Declaration, invariant: Invariant, row_name: str, size: Size
+    ) -> Search:
+        """Return the search at its start; a constant that the size leaves open is at its least."""
         least = {constant.name: constant.minimum for constant in declaration.constants}
-        simulator = Simulator(declaration, least | dict(size.constants), size.instances)
-        moves = [move for row in declaration.transition for move in simulator.moves(row, size.numbers)]
-        canonical = up_to_renaming(declaration, simulator.layout)
-        return cls(simulator, invariant, row_name, tuple(moves), canonical)
+        given = {name: value for name, value in size.constants.items() if name in least}
+        simulator = Simulator(declaration, least | given, size.instances)
+        rows = (simulator.moves(name, size.numbers) for name in declaration.transition)
+        return cls(
+            simulator,
+            tuple(
+                move for move in chain.from_iterable(rows) if _is_ever_enabled(declaration, move)
+            ),
+            up_to_renaming(declaration, simulator.layout),
+            simulator.claims(invariant),
+            speaks_of_before(invariant.formula),
+            row_name,
+        )
 
-    def steps(self, deadline: float) -> tuple[tuple[str, Arguments], ...] | None:
-        """Return the steps of a shortest run into the fault, or None at the deadline or the end."""
+    def steps(self, deadline: float) -> Steps | None:
+        """Return the steps of a shortest run into the fault; None at the deadline or the end."""
         start = self.simulator.state
-        if not self.row_name and self._breaks(start, start):
+        if not (self.row_name or self.about_steps or self._is_true(start)):
             return ()
         self.origin[start] = None
         self.seen.add(self.canonical(start))
@@ -112,7 +127,7 @@ class Search:
         return None
 
     def _expand(self, state: State, following: list[State]) -> Move | None:
-        """Add the new states that one row leads to, or return the move that breaks the invariant."""
+        """Collect the new states that one row leads to; return the move that makes the fault."""
         for move in self.moves:
             if not move.is_enabled(state):
                 continue
@@ -127,21 +142,27 @@ class Search:
         return None
 
     def _breaks(self, state: State, later: State) -> bool:
-        claims = self.simulator.claims(self.invariant)
-        if speaks_of_before(self.invariant.formula):
-            return not all(claim((*state, *later)) for claim in claims)
-        # The initial state is its own predecessor, and may be the one that is broken.
-        was_true = state is later or all(claim(state) for claim in claims)
-        return was_true and not all(claim(later) for claim in claims)
+        if self.about_steps:
+            return not self._is_true((*state, *later))
+        return not self._is_true(later) and self._is_true(state)
 
-    def _path(self, state: State) -> tuple[tuple[str, Arguments], ...]:
+    def _is_true(self, states: State) -> bool:
+        return all(claim(states) for claim in self.claims)
+
+    def _path(self, state: State) -> Steps:
         steps: list[tuple[str, Arguments]] = []
         came = self.origin[state]
         while came is not None:
-            state, move = came
+            earlier, move = came
             steps.append((move.row, move.arguments))
-            came = self.origin[state]
+            came = self.origin[earlier]
         return tuple(reversed(steps))
+
+
+def _is_ever_enabled(declaration: Declaration, move: Move) -> bool:
+    """Return whether the guard's parts that read no state, only arguments, are true."""
+    parts = zip(declaration.complete_transitions[move.row].guard, move.guard, strict=True)
+    return all(holds(()) for part, holds in parts if next(cells(part), None) is None)
 
 
 def up_to_renaming(declaration: Declaration, layout: Layout) -> Callable[[State], State]:

@@ -9,25 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from attrs import field, frozen
+from attrs import frozen
 
 from kvproof.spec.declaration import Declaration
 from kvproof.spec.properties import BY_NAME
-from kvproof.verify.task import Task
+from kvproof.verify.task import Task, has_failed
 from kvproof.verify.verdict import Method, Result
 
 
 @frozen
 class Selection:
-    """A pattern, read against a declaration; the empty one chooses everything."""
+    """A pattern in lower case, and the names it may be as a whole; an empty one chooses all."""
 
-    pattern: str = field(converter=str.casefold)
-    vocabulary: frozenset[str] = frozenset()
+    pattern: str
+    rows: frozenset[str] = frozenset()
+    methods: frozenset[str] = frozenset(Method)
+    properties: frozenset[str] = frozenset(name.casefold() for name in BY_NAME)
 
     @property
     def is_exact(self) -> bool:
         """Return whether the pattern is the whole name of a property, a row or a method."""
-        return self.pattern in self.vocabulary
+        return self.pattern in self.rows | self.methods | self.properties
 
     def finds(self, words: Iterable[str]) -> bool:
         """Return whether the pattern chooses an obligation that these words describe."""
@@ -37,21 +39,22 @@ class Selection:
         return any(self.pattern in word or fnmatchcase(word, self.pattern) for word in folded)
 
     def chooses(self, result: Result) -> bool:
-        """Return whether the result is one that was asked for."""
-        return self.finds(words_of(result))
+        """Return whether the result is one that was asked for; a failed task always is."""
+        return has_failed(result) or self.finds(words_of(result))
 
     def may_choose(self, task: Task) -> bool:
         """Return whether the task could yield a result that was asked for."""
-        methods = {str(method) for method in Method}
-        if self.is_exact and self.pattern in methods:
+        if task.words:
+            return self.finds(task.words)
+        if self.pattern in self.methods:
             return self.pattern in task.methods
-        return not task.words or self.finds(task.words)
+        return task.names_rows or self.pattern not in self.rows
 
 
 def selection(declaration: Declaration, pattern: str) -> Selection:
     """Return the selection that a pattern means for this declaration."""
-    words = (*BY_NAME, *declaration.transition, *Method)
-    return Selection(pattern, frozenset(str(word).casefold() for word in words))
+    rows = frozenset(name.casefold() for name in declaration.transition)
+    return Selection(pattern.casefold(), rows)
 
 
 def words_of(result: Result) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from kvproof.spec.declaration import Declaration
 from kvproof.spec.derive import quantified
 from kvproof.spec.expression import Expression, Formula, Index
 from kvproof.spec.rows import Invariant, Transition
-from kvproof.spec.walk import rename, speaks_of_before
+from kvproof.spec.walk import AnyCell, rename, speaks_of_before
 from kvproof.verify.sums import Fact, facts_about_sums
 from kvproof.verify.terms import Term, Terms
 from kvproof.verify.trees import Instances, split
@@ -56,6 +56,15 @@ class Setting:
         for chosen in product(*pools):
             yield dict(zip(indices, chosen, strict=True))
 
+    def cells_of(self, name: str) -> Iterator[AnyCell]:
+        """Yield the cells that a variable has for the named instances."""
+        variable = self.declaration.variable[name]
+        pools = [self.instances.get(role.name, (role.index(role.name),)) for role in variable.of]
+        for indices in product(*pools):
+            cell = variable[indices]
+            assert isinstance(cell, AnyCell)
+            yield cell
+
     def assumptions(self) -> list[Term]:
         """Return the declared facts about constants."""
         return [self.terms.of(row.formula) for row in self.declaration.all_assumptions]
@@ -78,9 +87,9 @@ class Setting:
         terms = (self.terms.cells[name] for name in self.terms.choices)
         return [z3.And(term >= 0, term < size) for term in terms]
 
-    def facts(self, without: str = "") -> list[Fact]:
-        """Return what the sum lemmas say about the sums met so far; call it last."""
-        return facts_about_sums(self, without)
+    def facts(self, known: int = 0, without: str = "") -> list[Fact]:
+        """Return what the sum lemmas say about the sums met after the first `known` ones."""
+        return facts_about_sums(self, known, without)
 
 
 def guard_of(row: Transition, names: Names) -> list[Formula]:

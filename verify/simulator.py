@@ -52,7 +52,7 @@ Closure = Callable[[State], Any]
 Bound = Mapping[Index | str, int]
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818  (it says what happened to the call)
     """A row was called while its guard was false; nothing has changed.
 
     `conjunct` is the first false part of the guard, `seen` what the cells in it hold.
@@ -300,7 +300,9 @@ class Layout:
         """Raise ValueError unless the role has an instance with this number."""
         known = self.numbers[role]
         if number not in known:
-            raise ValueError(f"there is no {role} {number}; they go from {known[0]} to {known[-1]}.")
+            raise ValueError(
+                f"there is no {role} {number}; they go from {known[0]} to {known[-1]}."
+            )
 
     def slot(self, cell: AnyCell, bound: Bound) -> int:
         """Return the slot of a cell whose indices are bound, single, or named by a number."""
@@ -379,9 +381,7 @@ def _cell(compiler: Compiler, tree: AnyCell, bound: Bound) -> Closure:
     return operator.itemgetter(compiler.shift + compiler.layout.slot(tree, bound))
 
 
-def _binary(
-    compiler: Compiler, tree: Add | Subtract | Multiply | Compare, bound: Bound
-) -> Closure:
+def _binary(compiler: Compiler, tree: Add | Subtract | Multiply | Compare, bound: Bound) -> Closure:
     apply = _OPERATORS[tree.operator if isinstance(tree, Compare) else type(tree)]
     left, constant = compiler.of(tree.left, bound), compiler.known(tree.right, bound)
     if constant is not None:
@@ -406,7 +406,7 @@ def _before(compiler: Compiler, tree: BeforeNumber | BeforeFormula, bound: Bound
     return evolve(compiler, shift=0).of(tree.body, bound)
 
 
-def _items(decided_by: bool) -> Callable[[Compiler, AllOf | AnyOf, Bound], Closure]:  # noqa: FBT001
+def _items(decided_by: bool) -> Callable[[Compiler, AllOf | AnyOf, Bound], Closure]:
     def read(compiler: Compiler, tree: AllOf | AnyOf, bound: Bound) -> Closure:
         items = [compiler.of(item, bound) for item in tree.items]
 

@@ -9,6 +9,7 @@ Whether terms are never negative, or never larger, is a query of its own about a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -39,33 +40,37 @@ class Fact:
     term: Term
 
 
-def facts_about_sums(setting: Setting, without: str = "") -> list[Fact]:
+def facts_about_sums(setting: Setting, known: int = 0, without: str = "") -> list[Fact]:
     """Return the instances of the sum lemmas for the sums that the setting has met.
 
-    None of them rests on the invariant `without`.
+    The first `known` sums have been spoken of. No fact rests on the invariant `without`.
     """
     facts: list[Fact] = []
     sums = list(setting.terms.sums.values())
-    for item in sums:
+    for item in sums[known:]:
         needs = never_larger(setting, Literal(0), item.body, item.role, without)
         if needs is not None:
             facts.append(Fact(needs, item.term >= 0))
             facts.extend(Fact(needs, term) for term in _at_least_each_term(setting, item))
-    facts.extend(_comparisons(setting, sums, without))
+    facts.extend(_comparisons(setting, sums, known, without))
     return facts
 
 
-def _comparisons(setting: Setting, sums: list[Sum], without: str) -> Iterator[Fact]:
-    for small in sums:
-        for large in sums:
-            if small is large or small.role != large.role or small.whole != large.whole:
-                continue
-            body = _with_arguments_of(small, large)
-            if body is None:
-                continue
-            needs = never_larger(setting, small.body, body, small.role, without)
-            if needs is not None:
-                yield Fact(needs, small.term <= large.term)
+def _comparisons(setting: Setting, sums: list[Sum], known: int, without: str) -> Iterator[Fact]:
+    for small, large in _pairs(sums, known):
+        body = _with_arguments_of(small, large)
+        if body is None:
+            continue
+        needs = never_larger(setting, small.body, body, small.role, without)
+        if needs is not None:
+            yield Fact(needs, small.term <= large.term)
+
+
+def _pairs(sums: list[Sum], known: int) -> Iterator[tuple[Sum, Sum]]:
+    """Yield the pairs of sums over one role of which at least one is new."""
+    for (i, small), (j, large) in permutations(enumerate(sums), 2):
+        if max(i, j) >= known and small.role == large.role and small.whole == large.whole:
+            yield small, large
 
 
 def _with_arguments_of(small: Sum, large: Sum) -> Expression | None:

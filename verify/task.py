@@ -12,18 +12,21 @@ from kvproof.verify.verdict import Counterexample, Method, Result, Verdict
 
 @frozen
 class Task:
-    """A call to make, in any process.
+    """A call to make, in any process, and what is known of its results beforehand.
 
-    `words` are the names, properties, rows and methods that its results can have; none means that
-    they are not known beforehand. `cost` is a guess of its time against that of other tasks.
+    `words` are the names, properties, rows and methods that they can have; none means that these
+    are not known. `cost` is a guess of the time it takes, against that of other tasks.
     """
 
     label: str
     call: Callable[[], list[Result]]
     methods: tuple[Method, ...]
-    row: str = ""
+    names_rows: bool = True
     words: tuple[str, ...] = ()
     cost: float = 1.0
+
+
+NOT_ENDED = "ran to its end"
 
 
 def perform(task: Task) -> list[Result]:
@@ -37,10 +40,15 @@ def perform(task: Task) -> list[Result]:
 def failed(task: Task, reason: str) -> Result:
     """Return the one result of a task that did not come to its end."""
     return Result(
-        f"{task.label} ran to its end",
+        f"{task.label} {NOT_ENDED}",
         "",
-        task.row,
+        "",
         task.methods[0],
         Verdict.UNKNOWN,
         counterexample=Counterexample(reason),
     )
+
+
+def has_failed(result: Result) -> bool:
+    """Return whether the result stands for a task that did not come to its end."""
+    return result.name.endswith(NOT_ENDED)

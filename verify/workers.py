@@ -66,7 +66,7 @@ def _context() -> BaseContext:
 
 def _begin(tasks: Sequence[Task], solver: str) -> None:
     """Prepare a process; an interrupt from the keyboard ends it without a word."""
-    global _tasks, _solver  # noqa: PLW0603
+    global _tasks, _solver
     _tasks, _solver = tasks, solver
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

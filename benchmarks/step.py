@@ -1,0 +1,94 @@
+"""CPU time of one scheduler step in steady decode: schedule, tensors and update.
+
+Every running request gets one token a step; block tables grow as they fill. The time is that of
+this process (`time.process_time_ns`), the median over steps, with the tensors of the model built in
+each. `--json FILE` keeps the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from kvproof.runtime import Request, Scheduler, SchedulerConfig
+
+PROMPT = 512
+WARM_UP = 50
+
+
+def steady_decode(running: int, steps: int) -> dict[str, list[float]]:
+    """Return the microseconds of each part of each step, with `running` requests decoding."""
+    scheduler = filled(running, steps)
+    parts: dict[str, list[float]] = {"schedule": [], "tensors": [], "update": [], "step": []}
+    tokens = np.zeros(running, dtype=np.int64)
+    for number in range(WARM_UP + steps):
+        marks = [time.process_time_ns()]
+        output = scheduler.schedule()
+        marks.append(time.process_time_ns())
+        output.to_tensors()
+        marks.append(time.process_time_ns())
+        scheduler.update(output, tokens)
+        marks.append(time.process_time_ns())
+        if number >= WARM_UP:
+            for name, first, last in (("schedule", 0, 1), ("tensors", 1, 2), ("update", 2, 3)):
+                parts[name].append((marks[last] - marks[first]) / 1000)
+            parts["step"].append((marks[3] - marks[0]) / 1000)
+    return parts
+
+
+def filled(running: int, steps: int) -> Scheduler:
+    """Return a scheduler whose requests have all computed their prompts."""
+    length = PROMPT + WARM_UP + steps + 8
+    config = SchedulerConfig(
+        num_blocks=running * (length // 16 + 2) + 1,
+        max_num_seqs=running,
+        max_num_batched_tokens=max(8192, running),
+        max_model_len=length + 8,
+    )
+    scheduler = Scheduler(config)
+    for number in range(running):
+        # Prompts differ in length so that tables fill in different steps.
+        prompt = range(1, PROMPT + number % 16)
+        scheduler.add_request(Request(f"request-{number}", tuple(prompt), length - len(prompt)))
+    output = scheduler.schedule()
+    while output.num_requests < running or output.total_num_scheduled_tokens > running:
+        output.to_tensors()
+        scheduler.update(output, np.zeros(int(output.samples.sum()), dtype=np.int64))
+        output = scheduler.schedule()
+    scheduler.update(output, np.zeros(running, dtype=np.int64))
+    return scheduler
+
+
+def main() -> None:
+    """Print a line for each number of running requests."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--running", type=int, nargs="+", default=[64, 256, 1024])
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    gc.freeze()
+    figures = {}
+    print("microseconds of CPU a step, median (90th percentile)")
+    print(f"{'running':>8} {'schedule':>16} {'tensors':>16} {'update':>16} {'step':>16}")
+    for running in arguments.running:
+        parts = steady_decode(running, arguments.steps)
+        figures[running] = {name: statistics.median(values) for name, values in parts.items()}
+        cells = (
+            f"{statistics.median(values):7.1f} ({np.percentile(values, 90):6.1f})"
+            for values in parts.values()
+        )
+        print(f"{running:>8} {' '.join(cells)}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""The command `kvproof` and its subcommands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kvproof import __version__
+from kvproof.cli.generate import generate
+from kvproof.cli.spec import spec
+from kvproof.cli.verify import verify
+
+application = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+application.command()(verify)
+application.command()(spec)
+application.command()(generate)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kvproof {__version__}")
+        raise typer.Exit
+
+
+@application.callback()
+def kvproof(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Declare once, prove, generate and run: a scheduler core for LLM inference."""

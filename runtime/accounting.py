@@ -1,0 +1,130 @@
+"""What happens when a step's samples come back: tokens are appended, requests end, blocks return.
+
+Rule: vLLM Scheduler.update_from_output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kvproof.core import Status, batches, rows
+from kvproof.core.arrays import Flags, Integers
+from kvproof.runtime.books import Books
+from kvproof.runtime.errors import BrokenInvariant, StepOrderError
+from kvproof.runtime.request import FINISH_REASONS, FinishReason
+from kvproof.runtime.step_output import StepOutput
+
+Sampled = Mapping[str, int] | Sequence[int] | Integers | Any
+
+
+def sampled_tokens(output: StepOutput, sampled: Sampled) -> Integers:
+    """Return one token for each sampling request, int64 [S], in the order of the batch.
+
+    Raises:
+        StepOrderError: If requests are missing or unknown, or the number of tokens is wrong.
+
+    """
+    if isinstance(sampled, Mapping):
+        return _by_request_id(output, sampled)
+    tokens = np.asarray(sampled, dtype=np.int64).reshape(-1)
+    expected = int(np.count_nonzero(output.samples))
+    if len(tokens) != expected:
+        message = (
+            f"step {output.step}: saw {len(tokens)} sampled tokens, expected {expected}, one for"
+            " each entry of logits_indices."
+        )
+        raise StepOrderError(message)
+    return tokens
+
+
+def _by_request_id(output: StepOutput, sampled: Mapping[str, int]) -> Integers:
+    names = output.sampled_req_ids
+    missing, unknown = set(names) - set(sampled), set(sampled) - set(names)
+    if missing or unknown:
+        message = (
+            f"step {output.step}: no token for {sorted(missing)}, tokens for {sorted(unknown)}"
+            " that do not sample in it; give one for each of sampled_req_ids."
+        )
+        raise StepOrderError(message)
+    return np.array([sampled[name] for name in names], dtype=np.int64)
+
+
+def accept_tokens(books: Books, output: StepOutput, tokens: Integers) -> dict[int, FinishReason]:
+    """Account for the samples of a frame; return why requests ended, by place among the samples."""
+    sampling = output.rows[output.samples]
+    running = books.state.request.status[sampling] == Status.RUNNING
+    if not running.all():
+        _discard(books, sampling[~running])
+    places = np.flatnonzero(running)
+    if not len(places):
+        return {}
+    return _append(books, sampling[places], tokens[places], places)
+
+
+def _discard(books: Books, ended: Integers) -> None:
+    for row in ended.tolist():
+        if not rows.discard(books.state, row):
+            raise BrokenInvariant(f"row {row} has ended but is owed no sample.")
+
+
+def _append(
+    books: Books, sampling: Integers, tokens: Integers, places: Integers
+) -> dict[int, FinishReason]:
+    request, store = books.state.request, books.table.tokens
+    known = request.known[sampling]
+    stops = _stops(books, sampling, tokens)
+    if not batches.accept(books.state, sampling, stops):
+        raise BrokenInvariant(f"rows {sampling.tolist()} may not accept a sample.")
+    store.tokens[store.starts[sampling] + known] = tokens
+    ends = np.flatnonzero(stops | (known + 1 == request.limit[sampling]))
+    if not len(ends):
+        return {}
+    return {int(places[i]): finish(books, int(sampling[i]), bool(stops[i])) for i in ends}
+
+
+def _stops(books: Books, sampling: Integers, tokens: Integers) -> Flags:
+    table = books.table
+    stops: Flags = tokens == table.stop_token[sampling]
+    if table.several_stops:
+        pairs = zip(sampling.tolist(), tokens.tolist(), strict=True)
+        stops |= np.array([token in table.several_stops.get(row, ()) for row, token in pairs])
+    return stops
+
+
+def finish(books: Books, row: int, stopped: bool) -> FinishReason:
+    """End a complete request; its blocks go behind a fence."""
+    fence = books.fences.vacant()
+    finish_row = rows.finish_stopped if stopped else rows.finish_length
+    if not finish_row(books.state, row, fence):
+        raise BrokenInvariant(f"row {row} is complete but may not finish.")
+    books.fences.close(fence)
+    return FINISH_REASONS[Status(books.state.request.cells.status[row])]
+
+
+def abort(books: Books, row: int) -> None:
+    """End a live request, whatever its state; its blocks go behind a fence."""
+    waiting = books.state.request.cells.status[row] != Status.RUNNING
+    fence = books.fences.vacant()
+    if not rows.abort(books.state, row, fence):
+        raise BrokenInvariant(f"row {row} is live but may not be aborted.")
+    books.fences.close(fence)
+    if waiting:
+        books.waiting.remove(row)
+    else:
+        books.running.remove(row)
+
+
+def leave_running(books: Books) -> None:
+    """Take the requests that have just ended out of the running list."""
+    status = books.state.request.status[books.running.rows]
+    books.running.keep(status == Status.RUNNING)
+
+
+def close_frame(books: Books) -> None:
+    """Say that the frame in flight is over, and give back the blocks that waited for it."""
+    if not rows.process(books.state):
+        raise BrokenInvariant("a frame whose samples are accounted for cannot be closed.")
+    books.fences.drain()

@@ -1,0 +1,55 @@
+"""Everything a scheduler keeps: the core's state, and the orders in which it is gone through."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from kvproof.core import State, batches
+from kvproof.core.arrays import Integers
+from kvproof.runtime.config import SchedulerConfig
+from kvproof.runtime.errors import BrokenInvariant
+from kvproof.runtime.fences import Fences
+from kvproof.runtime.free_queue import FreeQueue
+from kvproof.runtime.ordered_rows import OrderedRows
+from kvproof.runtime.request_table import RequestTable
+
+
+class Books:
+    """The parts of one scheduler; only the core's rows change `state`.
+
+    Attributes:
+        state: what the declaration speaks of.
+        table: which request is in which row, and its tokens.
+        queue: the order of the free blocks.
+        fences: blocks on their way back to the queue.
+        running: rows of RUNNING requests, in the order in which a step visits them.
+        waiting: rows of WAITING and PREEMPTED requests, the next to be admitted first.
+
+    """
+
+    def __init__(self, config: SchedulerConfig, on_free: Callable[[Integers], None] | None) -> None:
+        """Make the books of a scheduler without requests."""
+        self.config = config
+        self.state = State(config.constants(), requests=64, fences=16)
+        self.table = RequestTable(self.state)
+        self.queue = FreeQueue(config.num_blocks)
+        self.fences = Fences(self.state, self.queue, on_free)
+        self.running = OrderedRows(config.max_num_seqs)
+        self.waiting: deque[int] = deque()
+
+    def blocks_missing(self, rows: Integers, ends: Integers) -> Integers:
+        """Return how many blocks each row lacks to hold `ends` tokens, int64 [len(rows)]."""
+        held = self.state.request.held[rows]
+        lacking = ends - held * self.state.block_size
+        missing: Integers = np.maximum(-(-lacking // self.state.block_size), 0)
+        return missing
+
+    def take_blocks(self, rows: Integers) -> Integers:
+        """Give the next free block to each row in turn; return the blocks, int64 [len(rows)]."""
+        blocks = np.array(self.queue.take(len(rows)), dtype=np.int64)
+        if not batches.grow(self.state, rows, blocks):
+            raise BrokenInvariant(f"rows {rows.tolist()} may not take blocks {blocks.tolist()}.")
+        return blocks

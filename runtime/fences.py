@@ -1,0 +1,63 @@
+"""Releasing blocks: every table goes behind a fence, and comes back when its last frame is over.
+
+With nothing in flight a fence drains at once; there is no second way to free a block.
+Rule: deferred frees of vLLM (vllm#45357).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvproof.core import State, batches
+from kvproof.core.arrays import Integers
+from kvproof.runtime.errors import BrokenInvariant
+from kvproof.runtime.free_queue import FreeQueue
+
+
+class Fences:
+    """The fences in use, oldest first, and the free queue that their blocks return to.
+
+    `on_free` is called with the ids of blocks that nothing names any more, int64 [n].
+    """
+
+    def __init__(
+        self, state: State, queue: FreeQueue, on_free: Callable[[Integers], None] | None
+    ) -> None:
+        """Start with every fence vacant."""
+        self._state, self._queue, self._on_free = state, queue, on_free
+        self._vacant = list(range(state.fence.capacity - 1, -1, -1))
+        self._used: list[int] = []
+
+    def __len__(self) -> int:
+        """Return the number of fences that hold blocks back."""
+        return len(self._used)
+
+    def vacant(self) -> int:
+        """Return a fence without blocks, after making room for it."""
+        if not self._vacant:
+            capacity = self._state.fence.capacity
+            self._state.fence.reserve(2 * capacity)
+            self._vacant = list(range(2 * capacity - 1, capacity - 1, -1))
+        return self._vacant[-1]
+
+    def close(self, fence: int) -> None:
+        """Take note that a row has just moved a table behind `fence`, the one `vacant` named."""
+        self._vacant.remove(fence)
+        self._used.append(fence)
+
+    def drain(self) -> None:
+        """Give back the blocks of every fence whose last frame has been processed, in order."""
+        until, processed = self._state.fence.cells.until, self._state.step.processed
+        for fence in [item for item in self._used if until[item] <= processed]:
+            self._used.remove(fence)
+            self._drain_one(fence)
+            self._vacant.append(fence)
+
+    def _drain_one(self, fence: int) -> None:
+        blocks = batches.drain(self._state, fence)
+        if blocks is None:
+            raise BrokenInvariant(f"fence {fence} is over but its blocks cannot be released.")
+        freed = blocks[self._state.block.queued[blocks]]
+        self._queue.put_first(freed.tolist())
+        if self._on_free is not None and len(freed):
+            self._on_free(freed)

@@ -1,0 +1,61 @@
+"""What a caller asks for, and what it gets back step by step."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from attrs import field, frozen
+
+from kvproof.core import Status
+
+
+class FinishReason(StrEnum):
+    """Why a request ended; the values are those of the OpenAI interface, as in vLLM."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+FINISH_REASONS = {
+    Status.FINISHED_STOPPED: FinishReason.STOP,
+    Status.FINISHED_LENGTH: FinishReason.LENGTH,
+    Status.FINISHED_ABORTED: FinishReason.ABORT,
+}
+
+
+@frozen(eq=False)
+class Request:
+    """One prompt to be continued.
+
+    Attributes:
+        request_id: the caller's name for it; not in use by a live request.
+        prompt_token_ids: at least one token.
+        max_tokens: tokens to sample at most, at least 1.
+        stop_token_ids: tokens that end the request when sampled; they are part of the output.
+        arrival_time: seconds on the caller's clock; kept for policies and statistics.
+
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...] = field(converter=tuple)
+    max_tokens: int = 16
+    stop_token_ids: frozenset[int] = field(default=frozenset(), converter=frozenset)
+    arrival_time: float = 0.0
+
+
+@frozen
+class RequestOutput:
+    """What one step brought for one request.
+
+    `finish_reason` is None while the request goes on.
+    """
+
+    request_id: str
+    new_token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether this is the last output of the request."""
+        return self.finish_reason is not None

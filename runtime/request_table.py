@@ -1,0 +1,76 @@
+"""Which request is in which row, and its tokens; what state it is in, the core knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvproof.core import State
+from kvproof.runtime.request import Request
+from kvproof.runtime.token_store import TokenStore
+
+NO_TOKEN = -1
+
+
+class RequestTable:
+    """Rows for live requests; the columns grow with the number of requests.
+
+    `stop_token` is int64 [rows]: the one token that stops a row's request, or `NO_TOKEN`; rows
+    with several are in `several_stops`. `serial` is int64 [rows]: a number no other request has.
+    """
+
+    def __init__(self, state: State) -> None:
+        """Make a table for the rows that the state has room for."""
+        rows = state.request.capacity
+        self._state = state
+        self.tokens = TokenStore(rows)
+        self.requests: NDArray[Any] = np.full(rows, None, dtype=object)
+        self.stop_token = np.full(rows, NO_TOKEN, dtype=np.int64)
+        self.serial = np.zeros(rows, dtype=np.int64)
+        self.several_stops: dict[int, frozenset[int]] = {}
+        self.row_of: dict[str, int] = {}
+        self._vacant = list(range(rows - 1, -1, -1))
+        self._next_serial = 1
+
+    def next_row(self) -> int:
+        """Return the row that the next request will take, after making room for it."""
+        if not self._vacant:
+            self._grow()
+        return self._vacant[-1]
+
+    def insert(self, row: int, request: Request, limit: int) -> None:
+        """Put a request into the row that `next_row` named, with room for `limit` tokens."""
+        self._vacant.remove(row) if self._vacant[-1] != row else self._vacant.pop()
+        self.requests[row] = request
+        self.row_of[request.request_id] = row
+        self.serial[row] = self._next_serial
+        self._next_serial += 1
+        self.tokens.allocate(row, request.prompt_token_ids, limit)
+        stops = request.stop_token_ids
+        self.stop_token[row] = next(iter(stops)) if len(stops) == 1 else NO_TOKEN
+        if len(stops) > 1:
+            self.several_stops[row] = stops
+
+    def remove(self, row: int) -> None:
+        """Leave a row vacant."""
+        del self.row_of[self.requests[row].request_id]
+        self.requests[row] = None
+        self.several_stops.pop(row, None)
+        self.tokens.release(row)
+        self._vacant.append(row)
+
+    def request_ids(self, rows: NDArray[np.int64]) -> list[str]:
+        """Return the ids of the requests in the given rows."""
+        return [request.request_id for request in self.requests[rows]]
+
+    def _grow(self) -> None:
+        old = len(self.requests)
+        rows = 2 * old
+        self._state.request.reserve(rows)
+        self.tokens.reserve_rows(rows)
+        self.requests = np.concatenate([self.requests, np.full(old, None, dtype=object)])
+        self.stop_token = np.concatenate([self.stop_token, np.full(old, NO_TOKEN)])
+        self.serial = np.concatenate([self.serial, np.zeros(old, dtype=np.int64)])
+        self._vacant = list(range(rows - 1, old - 1, -1))

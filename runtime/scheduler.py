@@ -1,0 +1,252 @@
+"""The scheduler: requests in, steps out, samples back in; every change of state is a core row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from kvproof.core import Status, invariants, rows
+from kvproof.core.arrays import Integers
+from kvproof.runtime import accounting
+from kvproof.runtime.admission import check_request, token_limit
+from kvproof.runtime.books import Books
+from kvproof.runtime.config import SchedulerConfig
+from kvproof.runtime.errors import BrokenInvariant, StepOrderError
+from kvproof.runtime.kv_pool import KVPool
+from kvproof.runtime.request import Request
+from kvproof.runtime.running_pass import Victim, last_running, schedule_running
+from kvproof.runtime.statistics import Statistics
+from kvproof.runtime.step_buffers import StepBuffers
+from kvproof.runtime.step_output import StepOutput
+from kvproof.runtime.step_plan import StepPlan
+from kvproof.runtime.step_results import StepResults
+from kvproof.runtime.waiting_pass import schedule_waiting
+
+
+class Scheduler:
+    """First come, first served, with chunked prefill and preemption by recomputation.
+
+    The order of calls is `schedule`, run the model, `update`, and again; requests may be added or
+    aborted between any two of them. Rule: vLLM 0.25.1, `v1/core/sched/scheduler.py`.
+
+    Args:
+        config: the limits.
+        kv_pool: memory whose freed blocks are filled with NaN in debug mode.
+        choose_victim: given the running rows in the order of visits, int64 [running], returns the
+            one to preempt. It cannot break an invariant: the core refuses a wrong choice.
+        debug: check every declared invariant after each call.
+
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        *,
+        kv_pool: KVPool | None = None,
+        choose_victim: Victim = last_running,
+        debug: bool = False,
+    ) -> None:
+        """Make a scheduler without requests."""
+        self.config, self.debug = config, debug
+        self._kv_pool, self._choose_victim = kv_pool, choose_victim
+        self._books = Books(config, self._poison if debug and kv_pool is not None else None)
+        self._buffers = StepBuffers(config, self._books.state, self._books.table)
+        self._in_flight: StepOutput | None = None
+        self._ended: list[int] = []
+        self._finished_ids: set[str] = set()
+        self._preemptions = 0
+
+    def add_request(self, request: Request) -> None:
+        """Put a request at the end of the waiting queue.
+
+        Raises:
+            RequestRefused: If it is malformed, could never fit into an empty pool, or its id is in
+                use; nothing has changed then.
+
+        """
+        check_request(self.config, request, self._books.table.row_of)
+        row = self._books.table.next_row()
+        limit = token_limit(self.config, request)
+        prompt = len(request.prompt_token_ids)
+        if not rows.arrive(self._books.state, row, prompt, limit - prompt):
+            raise BrokenInvariant(f"row {row} is vacant but takes no request.")
+        self._books.table.insert(row, request, limit)
+        self._books.waiting.append(row)
+        self._check()
+
+    def schedule(self) -> StepOutput:
+        """Decide the next step and dispatch it as a frame.
+
+        Raises:
+            StepOrderError: If the step before has not been given to `update`; nothing has changed.
+
+        """
+        if self._in_flight is not None:
+            message = (
+                f"step {self._in_flight.step} is in flight; give its samples to update() first."
+            )
+            raise StepOrderError(message)
+        plan = self._decide()
+        self._in_flight = self._dispatch(plan)
+        self._preemptions += len(plan.preempted)
+        self._check()
+        return self._in_flight
+
+    def update(self, output: StepOutput, sampled: accounting.Sampled) -> StepResults:
+        """Account for the samples of the step in flight.
+
+        Args:
+            output: what `schedule` returned.
+            sampled: one token for each request of `output.sampled_req_ids`: a mapping from id to
+                token, or a sequence, array or tensor in their order, int64 [S].
+
+        Raises:
+            StepOrderError: If another step is awaited, or tokens are missing or too many; nothing
+                has changed then.
+
+        """
+        if output is not self._in_flight:
+            awaited = "none" if self._in_flight is None else self._in_flight.step
+            message = f"saw the samples of step {output.step}, awaited: {awaited}; each step once."
+            raise StepOrderError(message)
+        tokens = accounting.sampled_tokens(output, sampled)
+        reasons = accounting.accept_tokens(self._books, output, tokens)
+        accounting.close_frame(self._books)
+        self._in_flight = self._buffers.current = None
+        if reasons:
+            sampling = output.rows[output.samples]
+            self._ended.extend(int(sampling[place]) for place in reasons)
+            accounting.leave_running(self._books)
+        self._retire()
+        self._check()
+        return StepResults(output.requests[output.samples], tokens, reasons)
+
+    def abort(self, request_ids: str | Iterable[str]) -> list[str]:
+        """End requests in whatever state they are; return the ids that were live.
+
+        An id that is unknown, or whose request has ended, is passed over.
+        """
+        names = [request_ids] if isinstance(request_ids, str) else list(request_ids)
+        live = [name for name in dict.fromkeys(names) if self.status(name) in _LIVE]
+        for name in live:
+            row = self._books.table.row_of[name]
+            accounting.abort(self._books, row)
+            self._ended.append(row)
+        self._books.fences.drain()
+        self._retire()
+        self._check()
+        return live
+
+    def status(self, request_id: str) -> Status | None:
+        """Return the state of a request, or None if it is unknown or has left."""
+        row = self._books.table.row_of.get(request_id)
+        return None if row is None else Status(self._books.state.request.cells.status[row])
+
+    def token_ids(self, request_id: str) -> list[int]:
+        """Return the known tokens of a request: its prompt and every accepted sample.
+
+        Raises:
+            KeyError: If the request is unknown or has left.
+
+        """
+        row = self._books.table.row_of[request_id]
+        return self._books.table.tokens.known(row, self._books.state.request.cells.known[row])
+
+    def block_ids(self, request_id: str) -> list[int]:
+        """Return the block table of a request.
+
+        Raises:
+            KeyError: If the request is unknown or has left.
+
+        """
+        row, request = self._books.table.row_of[request_id], self._books.state.request
+        entries: list[int] = request.block_table.entries(row, request.cells.held[row]).tolist()
+        return entries
+
+    def has_unfinished_requests(self) -> bool:
+        """Return whether some request waits or runs."""
+        pool = self._books.state.pool
+        return pool.running + pool.waiting > 0
+
+    def statistics(self) -> Statistics:
+        """Return counts of requests, blocks and preemptions, as they are now."""
+        return Statistics.of(self._books, self._preemptions)
+
+    def free_block_ids(self) -> list[int]:
+        """Return the free blocks in the order in which they will be taken."""
+        return list(self._books.queue)
+
+    def check(self) -> None:
+        """Check every declared invariant, and that the free queue is what the core says it is.
+
+        Raises:
+            BrokenInvariant: Naming each invariant that does not hold.
+
+        """
+        broken = invariants.violations(self._books.state)
+        queued = np.flatnonzero(self._books.state.block.queued).tolist()
+        if sorted(self._books.queue) != queued:
+            broken.append("the free queue and the core disagree about which blocks are free")
+        if broken:
+            raise BrokenInvariant("; ".join(broken) + ". This is a fault in kvproof.")
+
+    def _decide(self) -> StepPlan:
+        if not rows.begin(self._books.state):
+            raise BrokenInvariant("no frame is in flight but a step cannot be opened.")
+        plan = StepPlan()
+        schedule_running(self._books, plan, self._choose_victim)
+        if not plan.preempted:
+            schedule_waiting(self._books, plan)
+        return plan
+
+    def _dispatch(self, plan: StepPlan) -> StepOutput:
+        state, table = self._books.state, self._books.table
+        computed, known = state.request.computed[plan.rows], state.request.known[plan.rows]
+        if not rows.dispatch(state):
+            raise BrokenInvariant("an open step cannot be dispatched.")
+        output = StepOutput(
+            step=state.step.issued,
+            rows=plan.rows,
+            requests=table.requests[plan.rows],
+            tokens=plan.tokens,
+            computed=computed,
+            known=known,
+            samples=computed + plan.tokens == known,
+            grown_rows=plan.grown_rows,
+            grown_blocks=plan.grown_blocks,
+            new_rows=tuple(plan.new),
+            restarted_rows=tuple(plan.resumed),
+            resumed_req_ids=self._ids(plan.resumed),
+            preempted_req_ids=self._ids(plan.preempted),
+            finished_req_ids=frozenset(self._finished_ids),
+            buffers=self._buffers,
+        )
+        self._finished_ids.clear()
+        self._buffers.current = output
+        return output
+
+    def _ids(self, some: list[int]) -> frozenset[str]:
+        return frozenset(self._books.table.requests[row].request_id for row in some)
+
+    def _retire(self) -> None:
+        """Let ended requests that no frame owes anything leave their rows."""
+        staying = []
+        for row in self._ended:
+            if rows.retire(self._books.state, row):
+                self._finished_ids.add(self._books.table.requests[row].request_id)
+                self._books.table.remove(row)
+            else:
+                staying.append(row)
+        self._ended = staying
+
+    def _poison(self, blocks: Integers) -> None:
+        assert self._kv_pool is not None
+        self._kv_pool.poison(blocks.tolist())
+
+    def _check(self) -> None:
+        if self.debug:
+            self.check()
+
+
+_LIVE = (Status.WAITING, Status.RUNNING, Status.PREEMPTED)

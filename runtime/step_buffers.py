@@ -1,0 +1,177 @@
+"""The tensors of a step, kept in buffers of fixed size and address and changed in place.
+
+Between two decode steps almost nothing differs: every position is one further, and a few tables
+have one more block. The buffers start from what the step before left in them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvproof.core import State
+from kvproof.core.arrays import Flags, Integers
+from kvproof.runtime.config import SchedulerConfig
+from kvproof.runtime.device_copies import DeviceCopies
+from kvproof.runtime.errors import StepOrderError
+from kvproof.runtime.request_table import RequestTable
+from kvproof.runtime.step_tensors import StepTensors
+
+if TYPE_CHECKING:
+    from kvproof.runtime.step_output import StepOutput
+
+
+class StepBuffers:
+    """Host buffers for the largest step, and a copy of them on each other device that asks.
+
+    With T = max_num_batched_tokens, B = max_num_seqs and W = max_blocks_per_request:
+    `input_ids`, `positions`, `slot_mapping` int64 [T]; `query_start_loc` int32 [B + 1];
+    `seq_lens` int32 [B]; `block_table` int32 [B, W], the null block beyond each table;
+    `logits_indices` int64 [B].
+    """
+
+    def __init__(self, config: SchedulerConfig, state: State, table: RequestTable) -> None:
+        """Allocate the buffers; host memory is pinned where there is CUDA."""
+        tokens, batch = config.max_num_batched_tokens, config.max_num_seqs
+        self._config, self._state, self._table = config, state, table
+        self._copies = DeviceCopies(
+            {
+                "input_ids": _zeros(torch.int64, tokens),
+                "positions": _zeros(torch.int64, tokens),
+                "slot_mapping": _zeros(torch.int64, tokens),
+                "query_start_loc": _zeros(torch.int32, batch + 1),
+                "seq_lens": _zeros(torch.int32, batch),
+                "block_table": _zeros(torch.int32, batch, config.max_blocks_per_request),
+                "logits_indices": _zeros(torch.int64, batch),
+            }
+        )
+        self._host = {name: tensor.numpy() for name, tensor in self._copies.host.items()}
+        self._count = np.arange(max(tokens, batch, config.max_blocks_per_request) + 1)
+        self._rows: Integers = np.zeros(0, dtype=np.int64)
+        self._serials: Integers = np.zeros(0, dtype=np.int64)
+        self._position: Integers = np.zeros(state.request.capacity, dtype=np.int64)
+        self._filled_step = 0
+        self.current: StepOutput | None = None
+
+    def tensors(self, output: StepOutput, device: torch.device | str) -> StepTensors:
+        """Return the step as tensors; see `StepOutput.to_tensors`."""
+        if output is not self.current:
+            message = f"step {output.step} is not in flight; its buffers hold something else now."
+            raise StepOrderError(message)
+        if not output.num_requests:
+            message = f"step {output.step} computes nothing; check total_num_scheduled_tokens."
+            raise StepOrderError(message)
+        if self._filled_step != output.step:
+            self._fill(output)
+        return self._view(output, torch.device(device))
+
+    def _fill(self, output: StepOutput) -> None:
+        self._fill_block_table(output)
+        if output.total_num_scheduled_tokens == output.num_requests:
+            self._fill_decodes(output)
+        else:
+            self._fill_chunks(output)
+        samples = np.flatnonzero(output.samples)
+        last = self._host["query_start_loc"][samples + 1]
+        np.subtract(last, 1, out=self._host["logits_indices"][: len(samples)], casting="unsafe")
+        self._filled_step = output.step
+
+    def _fill_decodes(self, output: StepOutput) -> None:
+        """Fill in a step in which each request has one token."""
+        batch = output.num_requests
+        host, count = self._host, self._count
+        self._fill_tokens(output.rows, output.computed, count[:batch])
+        np.add(output.computed, 1, out=host["seq_lens"][:batch], casting="unsafe")
+        host["query_start_loc"][: batch + 1] = count[: batch + 1]
+
+    def _fill_chunks(self, output: StepOutput) -> None:
+        """Fill in a step in which some request has several tokens."""
+        batch, host = output.num_requests, self._host
+        ends = output.tokens.cumsum()
+        which = np.repeat(self._count[:batch], output.tokens)
+        offsets = self._count[: len(which)] - (ends - output.tokens)[which]
+        self._fill_tokens(output.rows[which], output.computed[which] + offsets, which)
+        host["seq_lens"][:batch] = output.computed + output.tokens
+        host["query_start_loc"][0] = 0
+        host["query_start_loc"][1 : batch + 1] = ends
+
+    def _fill_tokens(self, rows: Integers, positions: Integers, places: Integers) -> None:
+        """Fill in token, position and slot; `places` are the rows of `block_table`."""
+        store, host, total = self._table.tokens, self._host, len(rows)
+        host["positions"][:total] = positions
+        store.tokens.take(
+            store.starts[rows] + positions, out=host["input_ids"][:total], mode="clip"
+        )
+        index, offset = np.divmod(positions, self._config.block_size)
+        slots = host["slot_mapping"][:total]
+        np.multiply(host["block_table"][places, index], self._config.block_size, out=slots)
+        slots += offset
+
+    def _fill_block_table(self, output: StepOutput) -> None:
+        """Refresh the tables that grew, and those whose place in the batch is new."""
+        serials = self._table.serial[output.rows]
+        fresh = self._is_new_here(output, serials)
+        table = self._host["block_table"]
+        if len(fresh):
+            table[fresh] = 0
+        if len(output.grown_rows):
+            self._refresh(output, np.union1d(fresh, self._places(output)))
+        elif len(fresh):
+            self._refresh(output, fresh)
+        self._rows, self._serials = output.rows, serials
+
+    def _is_new_here(self, output: StepOutput, serials: Integers) -> Integers:
+        """Return the places whose request is not the one that was there a step ago."""
+        batch, known = output.num_requests, len(self._serials)
+        if self._filled_step != output.step - 1:
+            return self._count[:batch]
+        changed: Flags = np.ones(batch, dtype=np.bool_)
+        shared = min(batch, known)
+        changed[:shared] = serials[:shared] != self._serials[:shared]
+        for row in output.restarted_rows:
+            changed |= output.rows == row
+        return np.flatnonzero(changed)
+
+    def _places(self, output: StepOutput) -> Integers:
+        """Return the places in the batch of the rows that took blocks."""
+        if len(self._position) < self._state.request.capacity:
+            self._position = np.zeros(self._state.request.capacity, dtype=np.int64)
+        self._position[output.rows] = self._count[: output.num_requests]
+        return self._position[output.grown_rows]
+
+    def _refresh(self, output: StepOutput, places: Integers) -> None:
+        rows = output.rows[places]
+        held = self._state.request.held[rows]
+        width = int(held.max())
+        entries = self._state.request.block_table.rows[rows, :width]
+        real = self._count[:width] < held[:, None]
+        self._host["block_table"][places, :width] = np.where(real, entries, 0)
+
+    def _view(self, output: StepOutput, device: torch.device) -> StepTensors:
+        total, batch = output.total_num_scheduled_tokens, output.num_requests
+        longest = int(self._host["seq_lens"][:batch].max())
+        pages = -(-longest // self._config.block_size)
+        lengths = {
+            "input_ids": total,
+            "positions": total,
+            "slot_mapping": total,
+            "query_start_loc": batch + 1,
+            "seq_lens": batch,
+            "block_table": batch,
+            "logits_indices": int(np.count_nonzero(output.samples)),
+        }
+        on_device = self._copies.on(device, lengths)
+        on_device["block_table"] = on_device["block_table"][:, :pages]
+        return StepTensors(
+            **on_device,
+            block_size=self._config.block_size,
+            max_query_len=int(output.tokens.max()),
+            max_seq_len=longest,
+        )
+
+
+def _zeros(dtype: torch.dtype, *shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=dtype, pin_memory=torch.cuda.is_available())

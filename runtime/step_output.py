@@ -1,0 +1,165 @@
+"""What a step is to compute, in the field names of vLLM's `SchedulerOutput`.
+
+The decision is a few arrays; the lists and dictionaries that a worker may want are built when they
+are asked for, so that a scheduler whose engine takes tensors never pays for them.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from attrs import define, field, frozen
+from numpy.typing import NDArray
+
+from kvproof.core.arrays import Flags, Integers
+from kvproof.runtime.request import Request
+from kvproof.runtime.step_buffers import StepBuffers
+from kvproof.runtime.step_tensors import StepTensors
+
+
+@frozen
+class NewRequestData:
+    """A request that the workers see for the first time."""
+
+    req_id: str
+    prompt_token_ids: tuple[int, ...]
+    block_ids: tuple[list[int], ...]
+    num_computed_tokens: int
+
+
+@frozen
+class CachedRequestData:
+    """Requests that the workers know; a resumed one's blocks replace its list, others append."""
+
+    req_ids: list[str]
+    resumed_req_ids: set[str]
+    new_block_ids: list[tuple[list[int], ...] | None]
+    num_computed_tokens: list[int]
+    num_output_tokens: list[int]
+
+
+@define(eq=False, slots=False)
+class StepOutput:
+    """One step: who runs, with how many tokens, on which new blocks.
+
+    Attributes:
+        step: the step's number; `update` wants it back in order.
+        rows: rows of the request table in the order of the batch, int64 [B].
+        requests: the requests in those rows, object [B].
+        tokens: tokens of each in this step, int64 [B].
+        computed: tokens of each that were computed before this step, int64 [B].
+        known: tokens of each that are known when the step is decided, int64 [B].
+        samples: whether a token of each is sampled from this step, bool [B].
+        grown_rows: the row that took each new block, int64 [N].
+        grown_blocks: the new blocks, int64 [N].
+        new_rows: the rows whose requests run for the first time.
+        restarted_rows: the rows whose requests run again after a preemption.
+        resumed_req_ids: requests that run again after a preemption.
+        preempted_req_ids: requests that this step preempted.
+        finished_req_ids: requests that ended since the step before.
+
+    """
+
+    step: int
+    rows: Integers
+    requests: NDArray[Any]
+    tokens: Integers
+    computed: Integers
+    known: Integers
+    samples: Flags
+    grown_rows: Integers
+    grown_blocks: Integers
+    new_rows: tuple[int, ...]
+    restarted_rows: tuple[int, ...]
+    resumed_req_ids: frozenset[str]
+    preempted_req_ids: frozenset[str]
+    finished_req_ids: frozenset[str]
+    buffers: StepBuffers = field(repr=False)
+
+    def to_tensors(self, device: torch.device | str = "cpu") -> StepTensors:
+        """Return the step as tensors on `device`, for the step that was scheduled last.
+
+        The tensors are views of buffers of fixed size and address; the next step overwrites them.
+
+        Raises:
+            StepOrderError: If a later step has been scheduled, or there is nothing to compute.
+
+        """
+        return self.buffers.tensors(self, device)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests in the step."""
+        return len(self.rows)
+
+    @cached_property
+    def total_num_scheduled_tokens(self) -> int:
+        """Tokens in the step."""
+        return int(self.tokens.sum())
+
+    @cached_property
+    def req_ids(self) -> list[str]:
+        """Ids of the requests, in the order of the batch."""
+        return [request.request_id for request in self.requests]
+
+    @cached_property
+    def num_scheduled_tokens(self) -> dict[str, int]:
+        """Tokens of each request in this step."""
+        return dict(zip(self.req_ids, self.tokens.tolist(), strict=True))
+
+    @cached_property
+    def sampled_req_ids(self) -> list[str]:
+        """Ids of the requests from which this step samples, in the order of `logits_indices`."""
+        sampling = self.requests[self.samples]
+        return [request.request_id for request in sampling]
+
+    @cached_property
+    def new_block_ids(self) -> dict[str, list[int]]:
+        """The blocks that each request of the step took in it, in table order."""
+        taken: dict[int, list[int]] = {row: [] for row in self.rows.tolist()}
+        for row, block in zip(self.grown_rows.tolist(), self.grown_blocks.tolist(), strict=True):
+            taken[row].append(block)
+        return {name: taken[row] for name, row in self._rows_by_id.items()}
+
+    @cached_property
+    def scheduled_new_reqs(self) -> list[NewRequestData]:
+        """The requests that run for the first time."""
+        first = set(self.new_rows)
+        return [self._new(i) for i, row in enumerate(self.rows.tolist()) if row in first]
+
+    @cached_property
+    def scheduled_cached_reqs(self) -> CachedRequestData:
+        """The other requests of the step, as parallel lists."""
+        first = set(self.new_rows)
+        known = [i for i, row in enumerate(self.rows.tolist()) if row not in first]
+        names = [self.req_ids[i] for i in known]
+        return CachedRequestData(
+            req_ids=names,
+            resumed_req_ids=set(self.resumed_req_ids),
+            new_block_ids=[_group(self.new_block_ids[name]) for name in names],
+            num_computed_tokens=self.computed[known].tolist(),
+            num_output_tokens=[self._sampled_before(i) for i in known],
+        )
+
+    @cached_property
+    def _rows_by_id(self) -> dict[str, int]:
+        return dict(zip(self.req_ids, self.rows.tolist(), strict=True))
+
+    def _sampled_before(self, place: int) -> int:
+        request: Request = self.requests[place]
+        return int(self.known[place]) - len(request.prompt_token_ids)
+
+    def _new(self, place: int) -> NewRequestData:
+        request: Request = self.requests[place]
+        return NewRequestData(
+            request.request_id,
+            request.prompt_token_ids,
+            (self.new_block_ids[request.request_id],),
+            int(self.computed[place]),
+        )
+
+
+def _group(blocks: list[int]) -> tuple[list[int], ...] | None:
+    return (blocks,) if blocks else None

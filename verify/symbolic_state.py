@@ -1,0 +1,199 @@
+"""A stand-in for the core's `State`, for a few named instances, in which every value is symbolic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any
+
+import numpy as np
+import z3
+from attrs import define, field
+
+from kvproof.spec.declaration import AnyVariable, Declaration
+from kvproof.spec.expression import FlagCell, Index
+from kvproof.spec.rows import Role
+from kvproof.spec.text import text
+from kvproof.spec.walk import AnyCell
+from kvproof.verify.instances import Place, place_of
+from kvproof.verify.symbolic import (
+    ColumnFlag,
+    SymbolicFlag,
+    SymbolicNumber,
+    WrongKindError,
+    flag_term,
+    number_term,
+)
+from kvproof.verify.symbolic_tables import SymbolicList, SymbolicTables, facts
+from kvproof.verify.terms import Term, Terms
+from kvproof.verify.trees import Instances
+
+# What stands in a table that is read in order: the entries of each owner, the first one first.
+Orders = Mapping[Index, tuple[Index, ...]]
+
+
+class Record:
+    """Attributes that are given once; those that are `fixed` keep the object they were given."""
+
+    def __init__(self, values: Mapping[str, Any], fixed: frozenset[str]) -> None:
+        vars(self).update(values)
+        vars(self)["_fixed"] = fixed
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse a new name, and another object under a fixed one: views of it would be stale."""
+        if name not in vars(self):
+            raise AttributeError(f"the state has no {name}")
+        if name in vars(self)["_fixed"] and vars(self)[name] is not value:
+            raise AttributeError(f"{name} was replaced by another object")
+        vars(self)[name] = value
+
+
+@define
+class CellColumn:
+    """A column seen one value at a time: a truth value in it is a plain one."""
+
+    role: str
+    column: Any
+
+    def __getitem__(self, instance: object) -> Any:
+        """Return the value of one instance."""
+        value = self.column[place_of(instance, self.role)]
+        return SymbolicFlag(value.term) if isinstance(value, ColumnFlag) else value
+
+    def __setitem__(self, instance: object, value: object) -> None:
+        """Set the value of one instance."""
+        self.column[place_of(instance, self.role)] = value
+
+
+@define
+class SymbolicState:
+    """The state before a call, as an object that looks like the core's and can be changed.
+
+    `places` says where the instances stand; `orders` gives the entries of some tables in order.
+    """
+
+    declaration: Declaration
+    instances: Instances
+    places: Mapping[Index, Place]
+    terms: Terms
+    orders: Orders = field(factory=dict)
+    columns: dict[str, Any] = field(factory=dict, init=False)
+    tables: dict[str, SymbolicTables] = field(factory=dict, init=False)
+    root: Record = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Build the object that the code is given."""
+        values: dict[str, Any] = {
+            constant.name.lower(): SymbolicNumber(self.terms.of(constant))
+            for constant in self.declaration.constants
+        }
+        for role in self.declaration.roles:
+            values[role.name] = self._single(role) if role.single else self._columns(role)
+        self.root = Record(values, frozenset(values))
+
+    # --- Building -------------------------------------------------------------------------------
+
+    def _stored(self, role: Role) -> list[AnyVariable]:
+        return [v for v in self.declaration.variables if v.of[0] == role and not v.ghost]
+
+    def _single(self, role: Role) -> Record:
+        cells = {variable.name: variable[role] for variable in self._stored(role)}
+        return Record({name: self._before(cell) for name, cell in cells.items()}, frozenset())
+
+    def _before(self, cell: Any) -> SymbolicNumber | SymbolicFlag:
+        kind = SymbolicFlag if isinstance(cell, FlagCell) else SymbolicNumber
+        return kind(self.terms.cell(cell))
+
+    def _columns(self, role: Role) -> Record:
+        capacity = self._capacity(role)
+        values: dict[str, Any] = {}
+        cells: dict[str, Any] = {}
+        for variable in self._stored(role):
+            if variable.length is not None:
+                self.tables[variable.name] = self._table(variable)
+                values[variable.name] = cells[variable.name] = self.tables[variable.name]
+            else:
+                self.columns[variable.name] = self._column(variable, capacity)
+                values[variable.name] = self.columns[variable.name]
+                cells[variable.name] = CellColumn(role.name, self.columns[variable.name])
+        values["scratch"] = np.zeros(capacity, dtype=np.int64)
+        values["capacity"] = capacity
+        values["cells"] = Record(cells, frozenset(cells))
+        return Record(values, frozenset(values))
+
+    def _capacity(self, role: Role) -> int:
+        named = (self.places[index] for index in self.instances.get(role.name, ()))
+        return max(named, default=role.first - 1) + 1
+
+    def _column(self, variable: AnyVariable, capacity: int) -> Any:
+        column = np.empty(capacity, dtype=object)
+        stand = {self.places[index]: index for index in self.instances[variable.of[0].name]}
+        for place in range(capacity):
+            # What stands below the first instance is no instance, but it has some value.
+            index = stand.get(place, variable.of[0].index(f"none_{place}"))
+            value = self._before(variable[index])
+            column[place] = ColumnFlag(value.term) if isinstance(value, SymbolicFlag) else value
+        return column
+
+    def _table(self, variable: AnyVariable) -> SymbolicTables:
+        owner, entry = (role.name for role in variable.of)
+        lists = {self.places[i]: self._list(variable, i) for i in self.instances[owner]}
+        return SymbolicTables(owner, entry, lists)
+
+    def _list(self, variable: AnyVariable, owner: Index) -> SymbolicList:
+        assert variable.length is not None
+        entries = self.instances[variable.of[1].name]
+        counts = {self.places[e]: self.terms.cell(_cell(variable, owner, e)) for e in entries}
+        order = self.orders.get(owner)
+        places = None if order is None else tuple(self.places[entry] for entry in order)
+        return SymbolicList(counts, self.terms.cell(_cell(variable.length, owner)), places)
+
+    def hypotheses(self) -> list[Term]:
+        """Return what is true of the tables because they are lists."""
+        found: list[Term] = []
+        for name, table in self.tables.items():
+            for owner in self.instances[table.owner]:
+                item = self._list(self.declaration.variable[name], owner)
+                found += facts(item)
+        return found
+
+    # --- Reading --------------------------------------------------------------------------------
+
+    def cells(self) -> Iterator[AnyCell]:
+        """Yield every stored cell of the named instances."""
+        for variable in self.declaration.variables:
+            if not variable.ghost:
+                roles = variable.of
+                pools = [(r.index(r.name),) if r.single else self.instances[r.name] for r in roles]
+                for chosen in product(*pools):
+                    yield _cell(variable, *chosen)
+
+    def holds(self, cell: AnyCell, value: Term) -> Term:
+        """Return the term that says that the cell holds the value now."""
+        seen, known = self.now(cell)
+        return z3.And(known, z3.BoolVal(val=True) if seen.eq(value) else seen == value)
+
+    def now(self, cell: AnyCell) -> tuple[Term, Term]:
+        """Return what the cell holds now, and whether that is known."""
+        variable = self.declaration.variable[cell.variable]
+        if variable.length is not None:
+            owner, entry = (self.places[index] for index in cell.indices)
+            length, _ = self.now(_cell(variable.length, cell.indices[0]))
+            return self.tables[variable.name].lists[owner].cut_to(length, entry)
+        read = flag_term if isinstance(cell, FlagCell) else number_term
+        value = self._value(variable, cell)
+        term = read(value)
+        if term is None:
+            raise WrongKindError(f"{text(cell)} was set to {value!r}")
+        return term, z3.BoolVal(val=True)
+
+    def _value(self, variable: AnyVariable, cell: AnyCell) -> object:
+        if variable.of[0].single:
+            return getattr(getattr(self.root, variable.of[0].name), variable.name)
+        return self.columns[variable.name][self.places[cell.indices[0]]]
+
+
+def _cell(variable: AnyVariable, *indices: Index) -> AnyCell:
+    cell = variable[indices]
+    assert isinstance(cell, AnyCell)
+    return cell
