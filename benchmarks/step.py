@@ -20,6 +20,7 @@ import torch
 from kvproof.runtime import Request, Scheduler, SchedulerConfig
 
 PROMPT = 512
+BUDGET = 8192
 WARM_UP = 50
 
 
@@ -45,11 +46,12 @@ def steady_decode(running: int, steps: int) -> dict[str, list[float]]:
 
 def filled(running: int, steps: int) -> Scheduler:
     """Return a scheduler whose requests have all computed their prompts."""
-    length = PROMPT + WARM_UP + steps + 8
+    filling = 8 + 2 * running * PROMPT // BUDGET
+    length = PROMPT + filling + WARM_UP + steps
     config = SchedulerConfig(
         num_blocks=running * (length // 16 + 2) + 1,
         max_num_seqs=running,
-        max_num_batched_tokens=max(8192, running),
+        max_num_batched_tokens=BUDGET,
         max_model_len=length + 8,
     )
     scheduler = Scheduler(config)
