@@ -46,7 +46,7 @@ def steady_decode(running: int, steps: int) -> dict[str, list[float]]:
 
 def filled(running: int, steps: int) -> Scheduler:
     """Return a scheduler whose requests have all computed their prompts."""
-    filling = 8 + 2 * running * PROMPT // BUDGET
+    filling = 32 + 2 * running * PROMPT // BUDGET
     length = PROMPT + filling + WARM_UP + steps
     config = SchedulerConfig(
         num_blocks=running * (length // 16 + 2) + 1,

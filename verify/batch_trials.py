@@ -1,0 +1,179 @@
+"""The trials of a row's batch form: arrays of one and of two positions, against the row in turn.
+
+A batch form works on each position alike and counts the positions before it, so two of them show
+what it does; longer arrays are left to the tests that draw them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import z3
+from attrs import evolve, frozen
+
+from kvproof.spec.declaration import Declaration
+from kvproof.spec.expression import (
+    Add,
+    Expression,
+    FlagParameter,
+    Index,
+    NumberParameter,
+    Subtract,
+)
+from kvproof.spec.rows import Parameter, Transition
+from kvproof.spec.text import text
+from kvproof.spec.walk import AnyCell
+from kvproof.verify.instances import Instance, places
+from kvproof.verify.scalar_trials import application, yes_or_no
+from kvproof.verify.setting import Names, alias_cases, instances_for
+from kvproof.verify.symbolic import ColumnFlag, SymbolicNumber
+from kvproof.verify.trees import replace_parameters
+from kvproof.verify.trial import Answer, Application, Trial
+
+POSITIONS_MAX = 2
+
+
+def has_batch(row: Transition) -> bool:
+    """Return whether a batch form of the row is generated."""
+    return row.batched or row.drains is not None
+
+
+def batch_parameters(row: Transition) -> list[str]:
+    """Return the parameters of the batch form: those of the row, but for the entry of a drain."""
+    return [item.name for item in row.parameters if row.drains is None or item != _entry(row)]
+
+
+def batch_trials(declaration: Declaration, row: Transition) -> Iterator[Trial]:
+    """Yield the batch form for each number of positions, and each way for instances to repeat."""
+    for count in range(0 if row.drains else 1, POSITIONS_MAX + 1):
+        numbered = [_numbered(row, parameter, count) for parameter in row.parameters]
+        flat = tuple(item for group in numbered for item in group)
+        for names in alias_cases(evolve(row, parameters=flat)):
+            batch = _Batch(declaration, row, names, count)
+            yield batch.drain() if row.drains else batch.trial()
+
+
+def _numbered(row: Transition, parameter: Parameter, count: int) -> list[Parameter]:
+    """Return what a parameter of the row is called at each position."""
+    if row.drains and parameter != _entry(row):
+        return [parameter]
+    return [evolve(parameter, name=f"{parameter.name}_{number}") for number in range(count)]
+
+
+def _owner(row: Transition) -> Parameter:
+    return row.parameters[0]
+
+
+def _entry(row: Transition) -> Parameter:
+    return row.parameters[1]
+
+
+@frozen
+class _Batch:
+    """A batch of `count` positions whose instances are given by `names`."""
+
+    declaration: Declaration
+    row: Transition
+    names: Names
+    count: int
+
+    def trial(self) -> Trial:
+        """Return the trial of a form that takes an array for each parameter."""
+        instances = instances_for(self.declaration, self.names)
+        stand = places(self.declaration, instances, apart=True)
+        arrays = []
+        for parameter in self.row.parameters:
+            numbered = _numbered(self.row, parameter, self.count)
+            if isinstance(parameter, Index):
+                arrays.append(np.array([stand[self.names[item]] for item in numbered]))
+            else:
+                arrays.append(_symbolic_array(numbered))
+        return Trial(
+            self.declaration,
+            tuple(self._application(number) for number in range(self.count)),
+            instances,
+            stand,
+            tuple(arrays),
+            yes_or_no,
+            may_refuse=self._repeats(),
+        )
+
+    def drain(self) -> Trial:
+        """Return the trial of a form that takes the owner of a table, all of which it drains."""
+        instances = instances_for(self.declaration, self.names)
+        stand = places(self.declaration, instances, apart=True)
+        owner = self.names[_owner(self.row)]
+        entries = _numbered(self.row, _entry(self.row), self.count)
+        named = tuple(self.names[entry] for entry in entries)
+        return Trial(
+            self.declaration,
+            tuple(self._application(number) for number in reversed(range(self.count))),
+            instances,
+            stand,
+            (Instance(owner, stand[owner]),),
+            _drained([stand[index] for index in reversed(named)]),
+            orders={owner: named},
+            may_refuse=self._repeats() or not named,
+        )
+
+    def _application(self, number: int) -> Application:
+        """Return the row as applied to one position."""
+        names: Names = {}
+        values: dict[str, Expression] = {}
+        for parameter in self.row.parameters:
+            numbered = _numbered(self.row, parameter, self.count)
+            item = numbered[number % len(numbered)]
+            if isinstance(parameter, Index):
+                names[parameter] = self.names[item]
+            else:
+                values[parameter.name] = item
+        applied = application(self.row, names)
+        guard = tuple(replace_parameters(part, values) for part in applied.guard)
+        assignments = {
+            name: evolve(item, value=replace_parameters(item.value, values))
+            for name, item in applied.effects.assignments.items()
+        }
+        return Application(guard, evolve(applied.effects, assignments=assignments))
+
+    def _repeats(self) -> bool:
+        """Return whether an instance comes twice of which more than counters is assigned."""
+        for parameter in must_differ(self.row):
+            items = _numbered(self.row, parameter, self.count)
+            if len({self.names[item] for item in items}) < len(items):
+                return True
+        return False
+
+
+def _symbolic_array(numbered: list[Parameter]) -> np.ndarray:
+    array = np.empty(len(numbered), dtype=object)
+    for position, item in enumerate(numbered):
+        flag = isinstance(item, FlagParameter)
+        array[position] = (
+            ColumnFlag(z3.Bool(item.name)) if flag else SymbolicNumber(z3.Int(item.name))
+        )
+    return array
+
+
+def _drained(expected: list[int]) -> Answer:
+    """Return a reader of what a drain returns: the entries, the last one first, or None."""
+
+    def read(returned: object) -> bool | None:
+        if returned is None:
+            return False
+        same = isinstance(returned, np.ndarray) and returned.tolist() == expected
+        return True if same else None
+
+    return read
+
+
+def must_differ(row: Transition) -> list[Index]:
+    """Return the parameters of which a row assigns something that it does not merely count."""
+    found: dict[Index, None] = {}
+    for assignment in row.effect:
+        cell, value = assignment.cell, assignment.value
+        assert isinstance(cell, AnyCell)
+        counts = isinstance(value, Add | Subtract) and text(value.left) == text(cell)
+        if not counts:
+            found |= dict.fromkeys(index for index in cell.indices if index in row.parameters)
+    return list(found)
