@@ -62,7 +62,7 @@ def filled(running: int, steps: int) -> Scheduler:
     output = scheduler.schedule()
     while output.num_requests < running or output.total_num_scheduled_tokens > running:
         output.to_tensors()
-        scheduler.update(output, np.zeros(int(output.samples.sum()), dtype=np.int64))
+        scheduler.update(output, np.zeros(len(output.sampling_places), dtype=np.int64))
         output = scheduler.schedule()
     scheduler.update(output, np.zeros(running, dtype=np.int64))
     return scheduler

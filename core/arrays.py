@@ -16,6 +16,8 @@ Flags = NDArray[np.bool_]
 Value = TypeVar("Value")
 Column = TypeVar("Column", bound=NDArray[Any])
 
+_last_distinct: list[Integers] = []
+
 
 class Cells(Protocol[Value]):
     """A column seen one plain Python value at a time."""
@@ -36,10 +38,19 @@ def enlarged(column: Column, fresh: Column) -> Column:
 
 
 def all_distinct(scratch: Integers, instances: Integers) -> bool:
-    """Return whether no instance is named twice; `scratch` is a column that may be overwritten."""
+    """Return whether no instance is named twice; `scratch` is a column that may be overwritten.
+
+    A read-only array that owns its memory is looked at once: the same array is what a scheduler
+    passes in every step in which its running list is what it was.
+    """
+    if _last_distinct and instances is _last_distinct[0]:
+        return True
     positions = np.arange(len(instances))
     scratch[instances] = positions
-    return bool((scratch[instances] == positions).all())
+    distinct = bool((scratch[instances] == positions).all())
+    if distinct and instances.flags.owndata and not instances.flags.writeable:
+        _last_distinct[:] = [instances]
+    return distinct
 
 
 def occurrences(scratch: Integers, instances: Integers) -> Integers:

@@ -92,16 +92,14 @@ def schedule(state: State, r: Integers, tokens: Integers) -> bool:
     request, step = state.request, state.step
     if not all_distinct(state.request.scratch, r):
         return False
-    budget_left = step.budget_left - (tokens.cumsum() - tokens)
     computed = request.computed[r]
     known = request.known[r]
-    if not step.is_open:
+    if not (step.is_open and int(tokens.sum()) <= step.budget_left):
         return False
     accepted = (
         (request.status[r] == RUNNING)
         & (request.scheduled[r] == 0)
         & (tokens >= 1)
-        & (tokens <= budget_left)
         & (computed + tokens <= known)
         & (computed + tokens <= request.held[r] * state.block_size)
         & (known < request.limit[r])

@@ -30,7 +30,7 @@ def sampled_tokens(output: StepOutput, sampled: Sampled) -> Integers:
     if isinstance(sampled, Mapping):
         return _by_request_id(output, sampled)
     tokens = np.asarray(sampled, dtype=np.int64).reshape(-1)
-    expected = int(np.count_nonzero(output.samples))
+    expected = len(output.sampling_places)
     if len(tokens) != expected:
         message = (
             f"step {output.step}: saw {len(tokens)} sampled tokens, expected {expected}, one for"
@@ -54,14 +54,18 @@ def _by_request_id(output: StepOutput, sampled: Mapping[str, int]) -> Integers:
 
 def accept_tokens(books: Books, output: StepOutput, tokens: Integers) -> dict[int, FinishReason]:
     """Account for the samples of a frame; return why requests ended, by place among the samples."""
-    sampling = output.rows[output.samples]
-    running = books.state.request.status[sampling] == Status.RUNNING
-    if not running.all():
-        _discard(books, sampling[~running])
-    places = np.flatnonzero(running)
-    if not len(places):
+    sampling = output.sampling_rows
+    if not len(sampling):
         return {}
-    return _append(books, sampling[places], tokens[places], places)
+    places = None
+    if books.aborted_in_flight:
+        running = books.state.request.status[sampling] == Status.RUNNING
+        _discard(books, sampling[~running])
+        books.aborted_in_flight = False
+        places = running.nonzero()[0]
+        sampling, tokens = sampling[places], tokens[places]
+    ends = _append(books, sampling, tokens)
+    return ends if places is None else {int(places[i]): reason for i, reason in ends.items()}
 
 
 def _discard(books: Books, ended: Integers) -> None:
@@ -70,19 +74,16 @@ def _discard(books: Books, ended: Integers) -> None:
             raise BrokenInvariant(f"row {row} has ended but is owed no sample.")
 
 
-def _append(
-    books: Books, sampling: Integers, tokens: Integers, places: Integers
-) -> dict[int, FinishReason]:
+def _append(books: Books, sampling: Integers, tokens: Integers) -> dict[int, FinishReason]:
+    """Append a token to each row, and end those that are complete; return why, by place."""
     request, store = books.state.request, books.table.tokens
     known = request.known[sampling]
     stops = _stops(books, sampling, tokens)
-    if not batches.accept(books.state, sampling, stops):
+    if len(sampling) and not batches.accept(books.state, sampling, stops):
         raise BrokenInvariant(f"rows {sampling.tolist()} may not accept a sample.")
     store.tokens[store.starts[sampling] + known] = tokens
-    ends = np.flatnonzero(stops | (known + 1 == request.limit[sampling]))
-    if not len(ends):
-        return {}
-    return {int(places[i]): finish(books, int(sampling[i]), bool(stops[i])) for i in ends}
+    ends = (stops | (known + 1 == request.limit[sampling])).nonzero()[0]
+    return {int(i): finish(books, int(sampling[i]), bool(stops[i])) for i in ends}
 
 
 def _stops(books: Books, sampling: Integers, tokens: Integers) -> Flags:
@@ -115,6 +116,7 @@ def abort(books: Books, row: int) -> None:
         books.waiting.remove(row)
     else:
         books.running.remove(row)
+        books.aborted_in_flight |= bool(books.state.request.cells.owed[row])
 
 
 def leave_running(books: Books) -> None:

@@ -27,6 +27,7 @@ class Books:
         fences: blocks on their way back to the queue.
         running: rows of RUNNING requests, in the order in which a step visits them.
         waiting: rows of WAITING and PREEMPTED requests, the next to be admitted first.
+        aborted_in_flight: some request has ended that the frame in flight still owes a sample.
 
     """
 
@@ -39,13 +40,16 @@ class Books:
         self.fences = Fences(self.state, self.queue, on_free)
         self.running = OrderedRows(config.max_num_seqs)
         self.waiting: deque[int] = deque()
+        self.aborted_in_flight = False
 
-    def blocks_missing(self, rows: Integers, ends: Integers) -> Integers:
-        """Return how many blocks each row lacks to hold `ends` tokens, int64 [len(rows)]."""
-        held = self.state.request.held[rows]
-        lacking = ends - held * self.state.block_size
-        missing: Integers = np.maximum(-(-lacking // self.state.block_size), 0)
-        return missing
+    def growth(self, rows: Integers, ends: Integers) -> tuple[Integers, Integers]:
+        """Return which places of `rows` lack blocks to hold `ends` tokens, and how many each.
+
+        Both are int64 [k], k the number of rows that lack any.
+        """
+        lacking = ends - self.state.request.held[rows] * self.state.block_size
+        places = (lacking > 0).nonzero()[0]
+        return places, -(-lacking[places] // self.state.block_size)
 
     def take_blocks(self, rows: Integers) -> Integers:
         """Give the next free block to each row in turn; return the blocks, int64 [len(rows)]."""

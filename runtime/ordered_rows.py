@@ -8,14 +8,15 @@ from kvproof.core.arrays import Flags, Integers
 
 
 class OrderedRows:
-    """A list of rows kept in one array; `rows` is a view of it, int64 [length]."""
+    """A list of rows of the request table."""
 
-    __slots__ = ("_array", "_length")
+    __slots__ = ("_array", "_length", "_rows")
 
     def __init__(self, capacity: int) -> None:
         """Make an empty list for at most `capacity` rows."""
         self._array: Integers = np.zeros(capacity, dtype=np.int64)
         self._length = 0
+        self._rows: Integers | None = None
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -23,17 +24,21 @@ class OrderedRows:
 
     @property
     def rows(self) -> Integers:
-        """The rows in order; stale after the next change."""
-        return self._array[: self._length]
+        """The rows in order, int64 [length], read-only.
+
+        The same array is returned until the list changes, so what was worked out about one can be
+        kept for as long as it is that one.
+        """
+        if self._rows is None:
+            self._rows = self._array[: self._length].copy()
+            self._rows.flags.writeable = False
+        return self._rows
 
     def append(self, row: int) -> None:
         """Put a row at the end."""
         self._array[self._length] = row
         self._length += 1
-
-    def last(self) -> int:
-        """Return the row at the end."""
-        return int(self._array[self._length - 1])
+        self._rows = None
 
     def remove(self, row: int) -> None:
         """Take one row out; the rows behind it move up."""
@@ -44,3 +49,4 @@ class OrderedRows:
         kept = self.rows[wanted]
         self._array[: len(kept)] = kept
         self._length = len(kept)
+        self._rows = None

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from attrs import evolve
 
 from kvproof.core import batches, rows
 from kvproof.core.arrays import Integers
 from kvproof.runtime.books import Books
 from kvproof.runtime.errors import BrokenInvariant
-from kvproof.runtime.step_plan import StepPlan
+from kvproof.runtime.step_plan import NOTHING, StepPlan, Stretch
 
 Victim = Callable[[Integers], int]
 
@@ -31,27 +32,30 @@ def schedule_running(books: Books, plan: StepPlan, choose_victim: Victim) -> Non
         if position == len(books.running) or step.budget_left == 0:
             return
         needy = int(books.running.rows[position])
-        found = _make_room(books, plan, needy, choose_victim)
-        if not found:
+        if not _make_room(books, plan, needy, choose_victim):
             return
         position = int(np.flatnonzero(books.running.rows == needy)[0])
 
 
 def _schedule_stretch(books: Books, plan: StepPlan, position: int) -> int:
     """Schedule the longest run of requests that budget and free blocks allow; return its end."""
-    state = books.state
-    stretch = books.running.rows[position:]
-    computed = state.request.computed[stretch]
-    tokens = _limited(books, state.request.known[stretch] - computed)
-    tokens = _within_budget(tokens, state.step.budget_left)
-    stretch, computed = stretch[: len(tokens)], computed[: len(tokens)]
-    missing = books.blocks_missing(stretch, computed + tokens)
-    if int(missing.sum()) > state.pool.free:
-        fit = int(np.searchsorted(missing.cumsum(), state.pool.free, side="right"))
-        stretch, tokens, missing = stretch[:fit], tokens[:fit], missing[:fit]
-    if len(stretch):
-        _give(books, plan, stretch.copy(), tokens, missing)
-    return position + len(stretch)
+    request = books.state.request
+    running = books.running.rows
+    stretch = running[position:] if position else running
+    computed, known = request.computed[stretch], request.known[stretch]
+    tokens = _within_budget(_limited(books, known - computed), books.state.step.budget_left)
+    places, missing = books.growth(stretch[: len(tokens)], computed[: len(tokens)] + tokens)
+    count = len(tokens)
+    if int(missing.sum()) > books.state.pool.free:
+        fit = int(missing.cumsum().searchsorted(books.state.pool.free, side="right"))
+        count, places, missing = int(places[fit]), places[:fit], missing[:fit]
+    if count < len(stretch):
+        stretch, tokens = stretch[:count], tokens[:count]
+        computed, known = computed[:count], known[:count]
+    if count:
+        grown = stretch[places].repeat(missing)
+        _give(books, plan, Stretch(stretch, tokens, computed, known, grown, NOTHING.rows))
+    return position + count
 
 
 def _limited(books: Books, tokens: Integers) -> Integers:
@@ -61,25 +65,25 @@ def _limited(books: Books, tokens: Integers) -> Integers:
 
 def _within_budget(tokens: Integers, budget: int) -> Integers:
     """Return the tokens of as many requests as the budget reaches, the last perhaps with fewer."""
-    ends = tokens.cumsum()
-    if ends[-1] <= budget:
+    if int(tokens.sum()) <= budget:
         return tokens
-    reached = int(np.searchsorted(ends, budget))
+    ends = tokens.cumsum()
+    reached = int(ends.searchsorted(budget))
     tokens = tokens[: reached + 1].copy()
     tokens[reached] -= ends[reached] - budget
     return tokens
 
 
-def _give(
-    books: Books, plan: StepPlan, stretch: Integers, tokens: Integers, missing: Integers
-) -> None:
+def _give(books: Books, plan: StepPlan, stretch: Stretch) -> None:
     """Give blocks and tokens to a stretch of running requests."""
-    growing = np.repeat(stretch, missing)
-    if len(growing):
-        plan.add_blocks(growing, books.take_blocks(growing))
-    if not batches.schedule(books.state, stretch, tokens):
-        raise BrokenInvariant(f"rows {stretch.tolist()} may not get {tokens.tolist()} tokens.")
-    plan.add(stretch, tokens)
+    if len(stretch.grown_rows):
+        blocks = books.take_blocks(stretch.grown_rows)
+        stretch = evolve(stretch, grown_blocks=blocks)
+    if not batches.schedule(books.state, stretch.rows, stretch.tokens):
+        raise BrokenInvariant(
+            f"rows {stretch.rows.tolist()} may not get {stretch.tokens.tolist()} tokens."
+        )
+    plan.stretches.append(stretch)
 
 
 def _make_room(books: Books, plan: StepPlan, needy: int, choose_victim: Victim) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvproof.core import Status, invariants, rows
 from kvproof.core.arrays import Integers
@@ -19,7 +21,7 @@ from kvproof.runtime.running_pass import Victim, last_running, schedule_running
 from kvproof.runtime.statistics import Statistics
 from kvproof.runtime.step_buffers import StepBuffers
 from kvproof.runtime.step_output import StepOutput
-from kvproof.runtime.step_plan import StepPlan
+from kvproof.runtime.step_plan import NOTHING, StepPlan
 from kvproof.runtime.step_results import StepResults
 from kvproof.runtime.waiting_pass import schedule_waiting
 
@@ -53,6 +55,10 @@ class Scheduler:
         self._books = Books(config, self._poison if debug and kv_pool is not None else None)
         self._buffers = StepBuffers(config, self._books.state, self._books.table)
         self._in_flight: StepOutput | None = None
+        self._last_batch: tuple[Integers, NDArray[Any]] = (
+            NOTHING.rows,
+            self._books.table.requests[:0],
+        )
         self._ended: list[int] = []
         self._finished_ids: set[str] = set()
         self._preemptions = 0
@@ -115,12 +121,11 @@ class Scheduler:
         accounting.close_frame(self._books)
         self._in_flight = self._buffers.current = None
         if reasons:
-            sampling = output.rows[output.samples]
-            self._ended.extend(int(sampling[place]) for place in reasons)
+            self._ended.extend(int(output.sampling_rows[place]) for place in reasons)
             accounting.leave_running(self._books)
         self._retire()
         self._check()
-        return StepResults(output.requests[output.samples], tokens, reasons)
+        return StepResults(output.sampling_requests, tokens, reasons)
 
     def abort(self, request_ids: str | Iterable[str]) -> list[str]:
         """End requests in whatever state they are; return the ids that were live.
@@ -201,22 +206,15 @@ class Scheduler:
         return plan
 
     def _dispatch(self, plan: StepPlan) -> StepOutput:
-        state, table = self._books.state, self._books.table
-        computed, known = state.request.computed[plan.rows], state.request.known[plan.rows]
-        if not rows.dispatch(state):
+        if not rows.dispatch(self._books.state):
             raise BrokenInvariant("an open step cannot be dispatched.")
+        stretch = plan.joined()
         output = StepOutput(
-            step=state.step.issued,
-            rows=plan.rows,
-            requests=table.requests[plan.rows],
-            tokens=plan.tokens,
-            computed=computed,
-            known=known,
-            samples=computed + plan.tokens == known,
-            grown_rows=plan.grown_rows,
-            grown_blocks=plan.grown_blocks,
+            step=self._books.state.step.issued,
+            stretch=stretch,
+            requests=self._requests_in(stretch.rows),
             new_rows=tuple(plan.new),
-            restarted_rows=tuple(plan.resumed),
+            resumed_rows=tuple(plan.resumed),
             resumed_req_ids=self._ids(plan.resumed),
             preempted_req_ids=self._ids(plan.preempted),
             finished_req_ids=frozenset(self._finished_ids),
@@ -225,6 +223,12 @@ class Scheduler:
         self._finished_ids.clear()
         self._buffers.current = output
         return output
+
+    def _requests_in(self, batch: Integers) -> NDArray[Any]:
+        """Return the requests of a batch; the same array while the batch is the same array."""
+        if batch is not self._last_batch[0]:
+            self._last_batch = batch, self._books.table.requests[batch]
+        return self._last_batch[1]
 
     def _ids(self, some: list[int]) -> frozenset[str]:
         return frozenset(self._books.table.requests[row].request_id for row in some)

@@ -53,7 +53,9 @@ class StepBuffers:
         self._rows: Integers = np.zeros(0, dtype=np.int64)
         self._serials: Integers = np.zeros(0, dtype=np.int64)
         self._position: Integers = np.zeros(state.request.capacity, dtype=np.int64)
+        self._decode_rows = 0  # rows of query_start_loc that say one token a request
         self._filled_step = 0
+        self._last_views: tuple[object, dict[str, Tensor]] = (None, {})
         self.current: StepOutput | None = None
 
     def tensors(self, output: StepOutput, device: torch.device | str) -> StepTensors:
@@ -74,9 +76,6 @@ class StepBuffers:
             self._fill_decodes(output)
         else:
             self._fill_chunks(output)
-        samples = np.flatnonzero(output.samples)
-        last = self._host["query_start_loc"][samples + 1]
-        np.subtract(last, 1, out=self._host["logits_indices"][: len(samples)], casting="unsafe")
         self._filled_step = output.step
 
     def _fill_decodes(self, output: StepOutput) -> None:
@@ -85,7 +84,10 @@ class StepBuffers:
         host, count = self._host, self._count
         self._fill_tokens(output.rows, output.computed, count[:batch])
         np.add(output.computed, 1, out=host["seq_lens"][:batch], casting="unsafe")
-        host["query_start_loc"][: batch + 1] = count[: batch + 1]
+        if self._decode_rows < batch:
+            host["query_start_loc"][: batch + 1] = count[: batch + 1]
+            self._decode_rows = batch
+        host["logits_indices"][: len(output.sampling_places)] = output.sampling_places
 
     def _fill_chunks(self, output: StepOutput) -> None:
         """Fill in a step in which some request has several tokens."""
@@ -97,6 +99,8 @@ class StepBuffers:
         host["seq_lens"][:batch] = output.computed + output.tokens
         host["query_start_loc"][0] = 0
         host["query_start_loc"][1 : batch + 1] = ends
+        self._decode_rows = 0
+        host["logits_indices"][: len(output.sampling_places)] = ends[output.sampling_places] - 1
 
     def _fill_tokens(self, rows: Integers, positions: Integers, places: Integers) -> None:
         """Fill in token, position and slot; `places` are the rows of `block_table`."""
@@ -111,38 +115,47 @@ class StepBuffers:
         slots += offset
 
     def _fill_block_table(self, output: StepOutput) -> None:
-        """Refresh the tables that grew, and those whose place in the batch is new."""
-        serials = self._table.serial[output.rows]
-        fresh = self._is_new_here(output, serials)
-        table = self._host["block_table"]
+        """Add the blocks that tables grew by; write anew those whose place in the batch is new."""
+        fresh = self._fresh_places(output)
         if len(fresh):
-            table[fresh] = 0
-        if len(output.grown_rows):
-            self._refresh(output, np.union1d(fresh, self._places(output)))
-        elif len(fresh):
-            self._refresh(output, fresh)
-        self._rows, self._serials = output.rows, serials
+            self._host["block_table"][fresh] = 0
+            self._write(output, fresh)
+        grown = output.stretch.grown_rows
+        if len(grown) and len(fresh) < output.num_requests:
+            places = self._places(output)
+            if (grown[1:] != grown[:-1]).all():
+                last = self._state.request.held[grown] - 1
+                self._host["block_table"][places, last] = output.stretch.grown_blocks
+            else:
+                self._write(output, np.unique(places))
+        self._rows = output.rows
 
-    def _is_new_here(self, output: StepOutput, serials: Integers) -> Integers:
-        """Return the places whose request is not the one that was there a step ago."""
-        batch, known = output.num_requests, len(self._serials)
+    def _fresh_places(self, output: StepOutput) -> Integers:
+        """Return the places whose table is not the one that was there a step ago, grown."""
+        batch = output.num_requests
         if self._filled_step != output.step - 1:
+            self._serials = self._table.serial[output.rows]
             return self._count[:batch]
+        if output.rows is self._rows:
+            return self._count[:0]
+        serials = self._table.serial[output.rows]
         changed: Flags = np.ones(batch, dtype=np.bool_)
-        shared = min(batch, known)
+        shared = min(batch, len(self._serials))
         changed[:shared] = serials[:shared] != self._serials[:shared]
-        for row in output.restarted_rows:
+        for row in output.resumed_rows:
             changed |= output.rows == row
-        return np.flatnonzero(changed)
+        self._serials = serials
+        return changed.nonzero()[0]
 
     def _places(self, output: StepOutput) -> Integers:
         """Return the places in the batch of the rows that took blocks."""
         if len(self._position) < self._state.request.capacity:
             self._position = np.zeros(self._state.request.capacity, dtype=np.int64)
         self._position[output.rows] = self._count[: output.num_requests]
-        return self._position[output.grown_rows]
+        return self._position[output.stretch.grown_rows]
 
-    def _refresh(self, output: StepOutput, places: Integers) -> None:
+    def _write(self, output: StepOutput, places: Integers) -> None:
+        """Write whole tables, and the null block behind them."""
         rows = output.rows[places]
         held = self._state.request.held[rows]
         width = int(held.max())
@@ -153,24 +166,35 @@ class StepBuffers:
     def _view(self, output: StepOutput, device: torch.device) -> StepTensors:
         total, batch = output.total_num_scheduled_tokens, output.num_requests
         longest = int(self._host["seq_lens"][:batch].max())
-        pages = -(-longest // self._config.block_size)
-        lengths = {
-            "input_ids": total,
-            "positions": total,
-            "slot_mapping": total,
-            "query_start_loc": batch + 1,
-            "seq_lens": batch,
-            "block_table": batch,
-            "logits_indices": int(np.count_nonzero(output.samples)),
-        }
-        on_device = self._copies.on(device, lengths)
-        on_device["block_table"] = on_device["block_table"][:, :pages]
+        size = self._config.block_size
+        shape = (total, batch, -(-longest // size), len(output.sampling_places))
         return StepTensors(
-            **on_device,
-            block_size=self._config.block_size,
-            max_query_len=int(output.tokens.max()),
+            **self._on_device(device, *shape),
+            block_size=size,
+            max_query_len=1 if total == batch else int(output.tokens.max()),
             max_seq_len=longest,
         )
+
+    def _on_device(
+        self, device: torch.device, total: int, batch: int, pages: int, samples: int
+    ) -> dict[str, Tensor]:
+        key = (device, total, batch, pages, samples)
+        if key != self._last_views[0] or device.type != "cpu":
+            views = self._copies.on(
+                device,
+                {
+                    "input_ids": total,
+                    "positions": total,
+                    "slot_mapping": total,
+                    "query_start_loc": batch + 1,
+                    "seq_lens": batch,
+                    "block_table": batch,
+                    "logits_indices": samples,
+                },
+            )
+            views["block_table"] = views["block_table"][:, :pages]
+            self._last_views = key, views
+        return self._last_views[1]
 
 
 def _zeros(dtype: torch.dtype, *shape: int) -> Tensor:

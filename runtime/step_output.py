@@ -13,9 +13,10 @@ import torch
 from attrs import define, field, frozen
 from numpy.typing import NDArray
 
-from kvproof.core.arrays import Flags, Integers
+from kvproof.core.arrays import Integers
 from kvproof.runtime.request import Request
 from kvproof.runtime.step_buffers import StepBuffers
+from kvproof.runtime.step_plan import Stretch
 from kvproof.runtime.step_tensors import StepTensors
 
 
@@ -46,33 +47,21 @@ class StepOutput:
 
     Attributes:
         step: the step's number; `update` wants it back in order.
-        rows: rows of the request table in the order of the batch, int64 [B].
+        stretch: rows, tokens and new blocks, in the order of the batch.
         requests: the requests in those rows, object [B].
-        tokens: tokens of each in this step, int64 [B].
-        computed: tokens of each that were computed before this step, int64 [B].
-        known: tokens of each that are known when the step is decided, int64 [B].
-        samples: whether a token of each is sampled from this step, bool [B].
-        grown_rows: the row that took each new block, int64 [N].
-        grown_blocks: the new blocks, int64 [N].
         new_rows: the rows whose requests run for the first time.
-        restarted_rows: the rows whose requests run again after a preemption.
-        resumed_req_ids: requests that run again after a preemption.
+        resumed_rows: the rows whose requests run again after a preemption.
+        resumed_req_ids: the ids of those requests.
         preempted_req_ids: requests that this step preempted.
         finished_req_ids: requests that ended since the step before.
 
     """
 
     step: int
-    rows: Integers
+    stretch: Stretch
     requests: NDArray[Any]
-    tokens: Integers
-    computed: Integers
-    known: Integers
-    samples: Flags
-    grown_rows: Integers
-    grown_blocks: Integers
     new_rows: tuple[int, ...]
-    restarted_rows: tuple[int, ...]
+    resumed_rows: tuple[int, ...]
     resumed_req_ids: frozenset[str]
     preempted_req_ids: frozenset[str]
     finished_req_ids: frozenset[str]
@@ -90,6 +79,21 @@ class StepOutput:
         return self.buffers.tensors(self, device)
 
     @property
+    def rows(self) -> Integers:
+        """Rows of the request table in the order of the batch, int64 [B]."""
+        return self.stretch.rows
+
+    @property
+    def tokens(self) -> Integers:
+        """Tokens of each request in this step, int64 [B]."""
+        return self.stretch.tokens
+
+    @property
+    def computed(self) -> Integers:
+        """Tokens of each request that were computed before this step, int64 [B]."""
+        return self.stretch.computed
+
+    @property
     def num_requests(self) -> int:
         """Requests in the step."""
         return len(self.rows)
@@ -98,6 +102,26 @@ class StepOutput:
     def total_num_scheduled_tokens(self) -> int:
         """Tokens in the step."""
         return int(self.tokens.sum())
+
+    @cached_property
+    def sampling_places(self) -> Integers:
+        """Places in the batch of the requests from which this step samples, int64 [S]."""
+        last: Integers = (self.computed + self.tokens == self.stretch.known).nonzero()[0]
+        return last
+
+    @cached_property
+    def sampling_rows(self) -> Integers:
+        """Rows of the requests from which this step samples, int64 [S]."""
+        return self.rows if self._all_sample else self.rows[self.sampling_places]
+
+    @cached_property
+    def sampling_requests(self) -> NDArray[Any]:
+        """The requests from which this step samples, object [S]."""
+        return self.requests if self._all_sample else self.requests[self.sampling_places]
+
+    @property
+    def _all_sample(self) -> bool:
+        return len(self.sampling_places) == len(self.rows)
 
     @cached_property
     def req_ids(self) -> list[str]:
@@ -112,14 +136,16 @@ class StepOutput:
     @cached_property
     def sampled_req_ids(self) -> list[str]:
         """Ids of the requests from which this step samples, in the order of `logits_indices`."""
-        sampling = self.requests[self.samples]
-        return [request.request_id for request in sampling]
+        return [request.request_id for request in self.sampling_requests]
 
     @cached_property
     def new_block_ids(self) -> dict[str, list[int]]:
         """The blocks that each request of the step took in it, in table order."""
         taken: dict[int, list[int]] = {row: [] for row in self.rows.tolist()}
-        for row, block in zip(self.grown_rows.tolist(), self.grown_blocks.tolist(), strict=True):
+        grown = zip(
+            self.stretch.grown_rows.tolist(), self.stretch.grown_blocks.tolist(), strict=True
+        )
+        for row, block in grown:
             taken[row].append(block)
         return {name: taken[row] for name, row in self._rows_by_id.items()}
 
@@ -149,7 +175,7 @@ class StepOutput:
 
     def _sampled_before(self, place: int) -> int:
         request: Request = self.requests[place]
-        return int(self.known[place]) - len(request.prompt_token_ids)
+        return int(self.stretch.known[place]) - len(request.prompt_token_ids)
 
     def _new(self, place: int) -> NewRequestData:
         request: Request = self.requests[place]

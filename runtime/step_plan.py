@@ -3,46 +3,74 @@
 from __future__ import annotations
 
 import numpy as np
-from attrs import define, field
+from attrs import define, field, frozen
 
-from kvproof.core.arrays import Integers
+from kvproof.core.arrays import Flags, Integers
 
-_NOTHING: Integers = np.zeros(0, dtype=np.int64)
+
+@frozen(eq=False)
+class Stretch:
+    """Requests that are scheduled together, in order.
+
+    Attributes:
+        rows: rows of the request table, int64 [n].
+        tokens: tokens of each in this step, int64 [n].
+        computed: tokens of each computed before this step, int64 [n].
+        known: tokens of each that are known, int64 [n].
+        grown_rows: the row that took each new block, a row's blocks side by side, int64 [k].
+        grown_blocks: the new blocks, int64 [k].
+
+    """
+
+    rows: Integers
+    tokens: Integers
+    computed: Integers
+    known: Integers
+    grown_rows: Integers
+    grown_blocks: Integers
+
+    def without(self, row: int) -> Stretch:
+        """Return the stretch with nothing of `row` in it."""
+        stays: Flags = self.rows != row
+        grown: Flags = self.grown_rows != row
+        return Stretch(
+            self.rows[stays],
+            self.tokens[stays],
+            self.computed[stays],
+            self.known[stays],
+            self.grown_rows[grown],
+            self.grown_blocks[grown],
+        )
+
+
+_NO_ROWS: Integers = np.zeros(0, dtype=np.int64)
+NOTHING = Stretch(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS)
 
 
 @define
 class StepPlan:
-    """The rows of the open step, with their tokens and the blocks they took, in order.
+    """The stretches of the open step, and who was admitted or preempted in it (as rows)."""
 
-    Every array is int64; `rows` and `tokens` have one entry a request, `grown_rows` and
-    `grown_blocks` one entry a block.
-    """
-
-    rows: Integers = _NOTHING
-    tokens: Integers = _NOTHING
-    grown_rows: Integers = _NOTHING
-    grown_blocks: Integers = _NOTHING
+    stretches: list[Stretch] = field(factory=list)
     new: list[int] = field(factory=list)
     resumed: list[int] = field(factory=list)
     preempted: list[int] = field(factory=list)
 
-    def add(self, rows: Integers, tokens: Integers) -> None:
-        """Take note of scheduled rows."""
-        self.rows = _joined(self.rows, rows)
-        self.tokens = _joined(self.tokens, tokens)
-
-    def add_blocks(self, rows: Integers, blocks: Integers) -> None:
-        """Take note of blocks that rows took."""
-        self.grown_rows = _joined(self.grown_rows, rows)
-        self.grown_blocks = _joined(self.grown_blocks, blocks)
-
     def forget(self, row: int) -> None:
         """Leave nothing of a victim in the plan: not its tokens, not its blocks."""
-        stays = self.rows != row
-        self.rows, self.tokens = self.rows[stays], self.tokens[stays]
-        stays = self.grown_rows != row
-        self.grown_rows, self.grown_blocks = self.grown_rows[stays], self.grown_blocks[stays]
+        self.stretches = [stretch.without(row) for stretch in self.stretches]
 
-
-def _joined(first: Integers, second: Integers) -> Integers:
-    return np.concatenate([first, second]) if len(first) else second
+    def joined(self) -> Stretch:
+        """Return all stretches as one."""
+        if len(self.stretches) == 1:
+            return self.stretches[0]
+        if not self.stretches:
+            return NOTHING
+        return Stretch(
+            np.concatenate([stretch.rows for stretch in self.stretches]),
+            np.concatenate([stretch.tokens for stretch in self.stretches]),
+            np.concatenate([stretch.computed for stretch in self.stretches]),
+            np.concatenate([stretch.known for stretch in self.stretches]),
+            np.concatenate([stretch.grown_rows for stretch in self.stretches]),
+            np.concatenate([stretch.grown_blocks for stretch in self.stretches]),
+        )

@@ -10,7 +10,7 @@ import numpy as np
 from kvproof.core import Status, rows
 from kvproof.runtime.books import Books
 from kvproof.runtime.errors import BrokenInvariant
-from kvproof.runtime.step_plan import StepPlan
+from kvproof.runtime.step_plan import StepPlan, Stretch
 
 
 def schedule_waiting(books: Books, plan: StepPlan) -> None:
@@ -32,8 +32,10 @@ def _give_first_chunk(books: Books, plan: StepPlan, row: int) -> None:
     tokens = min(state.request.cells.known[row], state.step.budget_left)
     threshold = books.config.long_prefill_token_threshold
     tokens = min(tokens, threshold) if threshold else tokens
-    growing = np.full(-(-tokens // state.block_size), row, dtype=np.int64)
-    plan.add_blocks(growing, books.take_blocks(growing))
+    grown = np.full(-(-tokens // state.block_size), row, dtype=np.int64)
+    blocks = books.take_blocks(grown)
     if not rows.schedule(state, row, tokens):
         raise BrokenInvariant(f"row {row} was admitted but may not get {tokens} tokens.")
-    plan.add(np.array([row]), np.array([tokens]))
+    known = np.array([state.request.cells.known[row]])
+    one, zero = np.array([row]), np.zeros(1, dtype=np.int64)
+    plan.stretches.append(Stretch(one, np.array([tokens]), zero, known, grown, blocks))

@@ -18,7 +18,6 @@ from kvproof.spec.expression import (
     Expression,
     FlagParameter,
     Index,
-    NumberParameter,
     Subtract,
 )
 from kvproof.spec.rows import Parameter, Transition
@@ -27,7 +26,8 @@ from kvproof.spec.walk import AnyCell
 from kvproof.verify.instances import Instance, places
 from kvproof.verify.scalar_trials import application, yes_or_no
 from kvproof.verify.setting import Names, alias_cases, instances_for
-from kvproof.verify.symbolic import ColumnFlag, SymbolicNumber
+from kvproof.verify.symbolic import SymbolicFlag, SymbolicNumber
+from kvproof.verify.symbolic_columns import SymbolicColumn, column
 from kvproof.verify.trees import replace_parameters
 from kvproof.verify.trial import Answer, Application, Trial
 
@@ -145,14 +145,12 @@ class _Batch:
         return False
 
 
-def _symbolic_array(numbered: list[Parameter]) -> np.ndarray:
-    array = np.empty(len(numbered), dtype=object)
-    for position, item in enumerate(numbered):
-        flag = isinstance(item, FlagParameter)
-        array[position] = (
-            ColumnFlag(z3.Bool(item.name)) if flag else SymbolicNumber(z3.Int(item.name))
-        )
-    return array
+def _symbolic_array(numbered: list[Parameter]) -> SymbolicColumn:
+    flag = isinstance(numbered[0], FlagParameter)
+    return column(
+        SymbolicFlag(z3.Bool(item.name)) if flag else SymbolicNumber(z3.Int(item.name))
+        for item in numbered
+    )
 
 
 def _drained(expected: list[int]) -> Answer:

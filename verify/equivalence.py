@@ -48,7 +48,7 @@ class Ending:
 
 @define
 class Comparison:
-    """A trial with what it demands as z3 terms, ready to be held against the paths of a function."""
+    """A trial and what it demands as z3 terms, ready to be held against a function."""
 
     trial: Trial
     terms: Terms = field(factory=lambda: Terms({}, {}))

@@ -1,4 +1,4 @@
-"""Instances as arguments: something that indexes a column and that nothing else can be done with."""
+"""Instances as arguments: they index columns, and nothing else can be done with them."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _follow(run: Callable[[], Value], path: Path) -> Explored[Value]:
     token = _current.set(path)
     try:
         return Explored(path, run())
-    except Exception as error:  # noqa: BLE001 - whatever the code raises is how the path ends
+    except Exception as error:
         return Explored(path, None, error)
     finally:
         _current.reset(token)

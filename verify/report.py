@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from attrs import frozen
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -69,7 +69,7 @@ def matrix(report: Report) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("")
     for method in methods:
-        table.add_column(HEADINGS.get(method, method), justify="right", vertical="bottom")
+        table.add_column(HEADINGS.get(method, f"\n{method}"), justify="right")
     for name in _row_names(report.results):
         cells = (_cell(report.results, name, method) for method in methods)
         table.add_row(name or "all", *cells)
@@ -133,12 +133,14 @@ def _cell(results: Iterable[Result], name: str, method: Method) -> Text:
 
 
 def _show_refuted(console: Console, report: Report) -> None:
-    refuted = report.of(Verdict.REFUTED)
+    refuted = sorted(
+        report.of(Verdict.REFUTED), key=lambda result: list(Method).index(result.method)
+    )
     for number, result in enumerate(refuted[:REFUTATIONS_MAX]):
         searched = number < PROGRAMS_MAX
         shown = with_program(report.declaration, result) if searched else result
         _heading(console, result)
-        console.print(render(shown, report.declaration), markup=False, highlight=False)
+        _print_whole(console, render(shown, report.declaration))
     for result in refuted[REFUTATIONS_MAX:]:
         _heading(console, result)
 
@@ -147,7 +149,12 @@ def _show_unknown(console: Console, report: Report) -> None:
     for result in report.of(Verdict.UNKNOWN):
         _heading(console, result)
         reason = result.counterexample.explanation if result.counterexample else "no answer in time"
-        console.print(reason, markup=False, highlight=False)
+        _print_whole(console, reason)
+
+
+def _print_whole(console: Console, shown: RenderableType) -> None:
+    """Print without breaking lines, so that a program can be copied from the terminal."""
+    console.print(shown, markup=False, highlight=False, soft_wrap=True)
 
 
 def _heading(console: Console, result: Result) -> None:

@@ -74,7 +74,7 @@ CHECKS = (
     Check("progress", check_progress, (Method.PROGRESS, Method.SATISFIABLE), cost=12),
     Check("witnesses", check_witnesses, (Method.WITNESS,), cost=2),
     Check("lemmas", check_sums, (Method.LEMMA,)),
-    Check("translation", check_translation, (Method.TRANSLATION,), cost=20, names_rows=True),
+    Check("translation", check_translation, (Method.TRANSLATION,), cost=10, names_rows=True),
     Check("freshness", check_freshness, (Method.TRANSLATION,)),
 )
 

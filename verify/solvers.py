@@ -60,10 +60,11 @@ def decide(solver: Any, switches: Iterable[Term] = ()) -> str:
 
 def as_smtlib(solver: Any, switches: Iterable[Term] = ()) -> str:
     """Return the solver's assertions, with the switches on, as an SMT-LIB script."""
-    plain = z3.Solver()
-    plain.add(solver.assertions())
-    plain.add(list(switches))
-    return str(plain.to_smt2())
+    solver.push()
+    solver.add(list(switches))
+    script = str(solver.to_smt2())
+    solver.pop()
+    return script
 
 
 def conjunction(terms: Iterable[Term]) -> Term:

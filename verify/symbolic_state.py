@@ -1,4 +1,4 @@
-"""A stand-in for the core's `State`, for a few named instances, in which every value is symbolic."""
+"""A stand-in for the core's `State`: a few named instances, and every value is symbolic."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from kvproof.verify.symbolic import (
     flag_term,
     number_term,
 )
+from kvproof.verify.symbolic_columns import SymbolicColumn, column
 from kvproof.verify.symbolic_tables import SymbolicList, SymbolicTables, facts
 from kvproof.verify.terms import Term, Terms
 from kvproof.verify.trees import Instances
@@ -77,7 +78,7 @@ class SymbolicState:
     places: Mapping[Index, Place]
     terms: Terms
     orders: Orders = field(factory=dict)
-    columns: dict[str, Any] = field(factory=dict, init=False)
+    columns: dict[str, SymbolicColumn] = field(factory=dict, init=False)
     tables: dict[str, SymbolicTables] = field(factory=dict, init=False)
     root: Record = field(init=False)
 
@@ -125,15 +126,12 @@ class SymbolicState:
         named = (self.places[index] for index in self.instances.get(role.name, ()))
         return max(named, default=role.first - 1) + 1
 
-    def _column(self, variable: AnyVariable, capacity: int) -> Any:
-        column = np.empty(capacity, dtype=object)
-        stand = {self.places[index]: index for index in self.instances[variable.of[0].name]}
-        for place in range(capacity):
-            # What stands below the first instance is no instance, but it has some value.
-            index = stand.get(place, variable.of[0].index(f"none_{place}"))
-            value = self._before(variable[index])
-            column[place] = ColumnFlag(value.term) if isinstance(value, SymbolicFlag) else value
-        return column
+    def _column(self, variable: AnyVariable, capacity: int) -> SymbolicColumn:
+        role = variable.of[0]
+        stand = {self.places[index]: index for index in self.instances[role.name]}
+        # What stands below the first instance is no instance, but it has some value.
+        indices = (stand.get(place, role.index(f"none_{place}")) for place in range(capacity))
+        return column(self._before(variable[index]) for index in indices)
 
     def _table(self, variable: AnyVariable) -> SymbolicTables:
         owner, entry = (role.name for role in variable.of)

@@ -17,6 +17,7 @@ from kvproof.verify.paths import current_path
 from kvproof.verify.symbolic import SymbolicNumber, WrongKindError, number_term
 from kvproof.verify.terms import Term
 
+
 @define
 class SymbolicList:
     """How often a list names each entry, among its first `length` ones.
@@ -39,7 +40,7 @@ class SymbolicList:
 
 @define
 class SymbolicTables:
-    """Lists of `entry` instances, one for each `owner`, with the methods of `Tables` that rows use."""
+    """Lists of `entry` instances, one for each `owner`, with those methods of `Tables` rows use."""
 
     owner: str
     entry: str

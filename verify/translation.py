@@ -50,7 +50,7 @@ def _names(modules: Modules, module: str) -> Names | Exception:
         return modules[module]
     try:
         return names_on_disk(module)
-    except Exception as error:  # noqa: BLE001 - a core that cannot be imported is a finding
+    except Exception as error:
         return error
 
 

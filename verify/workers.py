@@ -37,8 +37,8 @@ def in_processes(tasks: Sequence[Task], jobs: int, solver: str) -> Iterator[Fini
     count = min(jobs, len(tasks))
     executor = ProcessPoolExecutor(count, _context(), _begin, (tuple(tasks), solver))
     with warnings.catch_warnings():
-        # Python warns of threads in a process that forks. Those of numpy and torch are idle here,
-        # and no proof calls into either.
+        # Python warns of threads in a process that forks. Those of numpy and torch are for linear
+        # algebra, which no check does.
         warnings.simplefilter("ignore", DeprecationWarning)
         futures = {executor.submit(_work, number): task for number, task in enumerate(tasks)}
     return _collected(executor, futures)

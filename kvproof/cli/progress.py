@@ -26,7 +26,7 @@ def watched(
 def _with_bar(
     console: Console, work: Sequence[Task], finished: Iterable[Finished], jobs: int
 ) -> Iterator[Finished]:
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
     counts: Counter[str] = Counter()
     waiting = [task.label for task in work]
     with Progress(*columns, TextColumn("{task.description}"), console=console, transient=True) as p:

@@ -12,10 +12,12 @@ from attrs import frozen
 from kvproof.spec.declaration import Declaration
 from kvproof.spec.expression import (
     Add,
+    Compare,
     Expression,
     FlagParameter,
     Index,
     Literal,
+    NumberCell,
     NumberParameter,
     Subtract,
 )
@@ -68,14 +70,14 @@ class _BatchWriter:
 
     def body(self) -> list[str]:
         """Return the lines of the function below its docstring."""
-        singles = [part for part in self.row.guard if self._is_single(part)]
-        checks = [self._scalar_python().text(part, 3) for part in singles]
-        columns = [
-            item
-            for part in self.row.guard
-            if not self._is_single(part)
-            for item in self._python().conjuncts(part)
-        ]
+        checks, columns = [], []
+        for part in self.row.guard:
+            if self._is_single(part):
+                checks.append(self._scalar_python().text(part, 3))
+            elif self._is_spending(part):
+                checks.append(self._spending(part))
+            else:
+                columns += self._python().conjuncts(part)
         return [
             *self._locals(),
             *self._distinct(),
@@ -153,7 +155,8 @@ class _BatchWriter:
 
     def _seen_counters(self) -> dict[str, Counter]:
         """Return the counters whose value at each position is needed more than once."""
-        read = [cell.variable for part in self.row.guard for cell in cells(part)]
+        compared = [part for part in self.row.guard if not self._is_spending(part)]
+        read = [cell.variable for part in compared for cell in cells(part)]
         seen = {}
         for name, counter in self._counters().items():
             length_of_table = any(
@@ -190,6 +193,36 @@ class _BatchWriter:
             f"transition {self.row.name!r}: the guard reads {text(counter.cell)}, which changes by"
             f" {text(change)}; only a change by a parameter has a batch form.",
         )
+
+    def _is_spending(self, tree: Expression) -> bool:
+        """Return whether the conjunct is `parameter <= counter`, and the row spends just that.
+
+        If no position spends less than nothing, each can afford its part exactly when all
+        together can afford the sum.
+        """
+        if not (isinstance(tree, Compare) and tree.operator == "<="):
+            return False
+        if not (isinstance(tree.left, NumberParameter) and isinstance(tree.right, NumberCell)):
+            return False
+        counter = self._counters().get(tree.right.variable)
+        spends = counter is not None and counter.sign == "-" and counter.change is tree.left
+        return spends and is_single(self.declaration, tree.right) and self._is_counted(tree.left)
+
+    def _is_counted(self, parameter: NumberParameter) -> bool:
+        """Return whether the guard says that the parameter is not negative."""
+        return any(
+            isinstance(part, Compare)
+            and part.operator == ">="
+            and part.left is parameter
+            and isinstance(part.right, Literal)
+            and part.right.value >= 0
+            for part in self.row.guard
+        )
+
+    def _spending(self, tree: Expression) -> str:
+        assert isinstance(tree, Compare)
+        left = self._python().text(tree.left)
+        return f"int({left}.sum()) <= {self._scalar_python().text(tree.right)}"
 
     def _is_single(self, tree: Expression) -> bool:
         """Return whether the conjunct is the same for every position."""

@@ -7,7 +7,9 @@ from kvproof.spec.expression import Choice, Constant, Number, count_if, total
 from kvproof.spec.rows import Enumeration, Invariant, Measure, Progress, Role, Transition, Variable
 
 SIZE = Constant("SIZE", "units that there are")
-State = Enumeration("State", "what a borrower does", (("IDLE", "holds none"), ("BUSY", "holds one")))
+State = Enumeration(
+    "State", "what a borrower does", (("IDLE", "holds none"), ("BUSY", "holds one"))
+)
 borrower = Role("borrower", "one who takes a unit", plural="borrowers")
 till = Role("till", "where the units are", single=True)
 b, x = borrower.index("b"), borrower.index("x")

@@ -1,0 +1,115 @@
+"""A second solver: cvc5 reads the text of every query and says the same as z3."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from attrs import evolve
+
+from kvproof.spec.declaration import Declaration
+from kvproof.spec.scheduler import SCHEDULER
+from kvproof.verify.induction import check_consequences, check_initial, check_row
+from kvproof.verify.inverse import check_inverses
+from kvproof.verify.lemmas import LEMMAS, check_lemma, check_lemmas
+from kvproof.verify.load_bearing import check_load_bearing
+from kvproof.verify.measures import check_measures
+from kvproof.verify.progress import check_progress
+from kvproof.verify.solvers import Solver, SolverMissingError, chosen, use
+from kvproof.verify.verdict import Result, Verdict
+
+
+def verdicts(results: list[Result]) -> list[tuple[str, Verdict]]:
+    """Return what each obligation is called and what became of it."""
+    return [(item.name, item.verdict) for item in results]
+
+
+def everything(declaration: Declaration) -> Iterator[Result]:
+    """Yield the result of every obligation of the proofs."""
+    yield from check_initial(declaration)
+    yield from check_consequences(declaration)
+    for row in declaration.complete_transitions.values():
+        yield from check_row(declaration, row)
+    yield from check_measures(declaration)
+    yield from check_inverses(declaration)
+    yield from check_progress(declaration)
+    yield from check_load_bearing(declaration)
+    yield from check_lemmas()
+
+
+@pytest.fixture
+def cvc5() -> None:
+    """Skip the test where cvc5 is not installed."""
+    pytest.importorskip("cvc5", reason="cvc5 is the optional part kvproof[cvc5]")
+
+
+def test_z3_decides_unless_another_is_chosen() -> None:
+    """The choice of a solver lasts for a block, and an unknown name is refused."""
+    assert chosen() is Solver.Z3
+    with pytest.raises(ValueError, match="no_solver"), use("no_solver"):
+        pass
+    assert chosen() is Solver.Z3
+
+
+def test_a_missing_cvc5_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where cvc5 cannot be imported, the error says which extra to install."""
+    monkeypatch.setitem(sys.modules, "cvc5", None)
+
+    with pytest.raises(SolverMissingError, match=r"kvproof\[cvc5\]"), use("cvc5"):
+        pass
+
+    assert chosen() is Solver.Z3
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cvc5")
+def test_cvc5_agrees_on_every_obligation() -> None:
+    """Every obligation of the scheduler has the same verdict from either solver."""
+    with use("cvc5"):
+        second = verdicts(list(everything(SCHEDULER)))
+
+    assert {verdict for _, verdict in second} == {Verdict.PROVED}
+    assert second == verdicts(list(everything(SCHEDULER)))
+
+
+@pytest.mark.usefixtures("cvc5")
+def test_cvc5_proves_the_small_declaration(lending: Declaration) -> None:
+    """Every method works with cvc5, on the declaration that is small."""
+    with use("cvc5"):
+        assert {item.verdict for item in everything(lending)} == {Verdict.PROVED}
+
+
+@pytest.mark.usefixtures("cvc5")
+@pytest.mark.parametrize(("row", "guard"), [("grow", 0), ("schedule", 5)])
+def test_cvc5_refutes_what_z3_refutes(row: str, guard: int) -> None:
+    """A row without a conjunct is refuted by both, with a state that z3 finds."""
+    declared = SCHEDULER.transition[row]
+    kept = declared.guard[:guard] + declared.guard[guard + 1 :]
+    mutant = SCHEDULER.with_transition(evolve(declared, guard=kept))
+    changed = mutant.complete_transitions[row]
+
+    with use("cvc5"):
+        second = check_row(mutant, changed)
+
+    assert verdicts(second) == verdicts(check_row(mutant, changed))
+    refuted = [item for item in second if item.verdict is Verdict.REFUTED]
+    assert refuted
+    assert all(item.counterexample and item.counterexample.before for item in refuted)
+
+
+@pytest.mark.usefixtures("cvc5")
+def test_cvc5_needs_the_hypotheses_of_the_lemmas() -> None:
+    """No lemma is provable without one of its hypotheses, for cvc5 either."""
+    with use("cvc5"):
+        found = {check_lemma(item).verdict for lemma in LEMMAS for item in lemma.opposites()}
+
+    assert found == {Verdict.REFUTED}
+
+
+@pytest.mark.usefixtures("cvc5")
+def test_an_answer_that_is_neither_is_unknown() -> None:
+    """A script that cvc5 gives no verdict on is unknown, never proved."""
+    from kvproof.verify.cvc5_solver import answer
+
+    assert answer("(declare-fun x () Int)(assert (> x 0))") == "unknown"
+    assert answer("(declare-fun x () Int)(assert (> x 0))(check-sat)") == "sat"
+    assert answer("(declare-fun x () Int)(assert (> x x))(check-sat)") == "unsat"
