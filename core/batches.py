@@ -6,7 +6,9 @@ Declaration digest: 517b2a0bac4209bd
 
 from __future__ import annotations
 
-from kvproof.core.arrays import Flags, Integers, all_distinct, occurrences
+import numpy as np
+
+from kvproof.core.arrays import Flags, Integers, all_distinct, everywhere, occurrences
 from kvproof.core.state import State
 from kvproof.core.statuses import RUNNING
 
@@ -23,7 +25,7 @@ def accept(state: State, r: Integers, stop: Flags) -> bool:
         return False
     owed = request.owed[r]
     accepted = (request.status[r] == RUNNING) & (owed >= 1)
-    if not accepted.all():
+    if not everywhere(accepted):
         return False
     request.owed[r] = owed - 1
     request.known[r] += 1
@@ -48,7 +50,7 @@ def grow(state: State, r: Integers, b: Integers) -> bool:
         & block.queued[b]
         & (held * state.block_size < request.known[r])
     )
-    if not accepted.all():
+    if not everywhere(accepted):
         return False
     block.queued[b] = False
     block.references[b] += 1
@@ -94,7 +96,8 @@ def schedule(state: State, r: Integers, tokens: Integers) -> bool:
         return False
     computed = request.computed[r]
     known = request.known[r]
-    if not (step.is_open and int(tokens.sum()) <= step.budget_left):
+    tokens_sum = int(np.add.reduce(tokens))
+    if not (step.is_open and tokens_sum <= step.budget_left):
         return False
     accepted = (
         (request.status[r] == RUNNING)
@@ -105,8 +108,8 @@ def schedule(state: State, r: Integers, tokens: Integers) -> bool:
         & (known < request.limit[r])
         & ~request.stopped[r]
     )
-    if not accepted.all():
+    if not everywhere(accepted):
         return False
     request.scheduled[r] = tokens
-    step.budget_left -= int(tokens.sum())
+    step.budget_left -= tokens_sum
     return True

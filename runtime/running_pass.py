@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from attrs import evolve
 
 from kvproof.core import batches, rows
 from kvproof.core.arrays import Integers
 from kvproof.runtime.books import Books
 from kvproof.runtime.errors import BrokenInvariant
-from kvproof.runtime.step_plan import NOTHING, StepPlan, Stretch
+from kvproof.runtime.step_plan import StepPlan, Stretch
 
 Victim = Callable[[Integers], int]
 
@@ -46,7 +45,7 @@ def _schedule_stretch(books: Books, plan: StepPlan, position: int) -> int:
     tokens = _within_budget(_limited(books, known - computed), books.state.step.budget_left)
     places, missing = books.growth(stretch[: len(tokens)], computed[: len(tokens)] + tokens)
     count = len(tokens)
-    if int(missing.sum()) > books.state.pool.free:
+    if int(np.add.reduce(missing)) > books.state.pool.free:
         fit = int(missing.cumsum().searchsorted(books.state.pool.free, side="right"))
         count, places, missing = int(places[fit]), places[:fit], missing[:fit]
     if count < len(stretch):
@@ -54,7 +53,10 @@ def _schedule_stretch(books: Books, plan: StepPlan, position: int) -> int:
         computed, known = computed[:count], known[:count]
     if count:
         grown = stretch[places].repeat(missing)
-        _give(books, plan, Stretch(stretch, tokens, computed, known, grown, NOTHING.rows))
+        blocks = books.take_blocks(grown) if len(grown) else grown
+        if not batches.schedule(books.state, stretch, tokens):
+            raise BrokenInvariant(f"rows {stretch.tolist()} may not get {tokens.tolist()} tokens.")
+        plan.stretches.append(Stretch(stretch, tokens, computed, known, grown, blocks))
     return position + count
 
 
@@ -65,25 +67,13 @@ def _limited(books: Books, tokens: Integers) -> Integers:
 
 def _within_budget(tokens: Integers, budget: int) -> Integers:
     """Return the tokens of as many requests as the budget reaches, the last perhaps with fewer."""
-    if int(tokens.sum()) <= budget:
+    if int(np.add.reduce(tokens)) <= budget:
         return tokens
     ends = tokens.cumsum()
     reached = int(ends.searchsorted(budget))
     tokens = tokens[: reached + 1].copy()
     tokens[reached] -= ends[reached] - budget
     return tokens
-
-
-def _give(books: Books, plan: StepPlan, stretch: Stretch) -> None:
-    """Give blocks and tokens to a stretch of running requests."""
-    if len(stretch.grown_rows):
-        blocks = books.take_blocks(stretch.grown_rows)
-        stretch = evolve(stretch, grown_blocks=blocks)
-    if not batches.schedule(books.state, stretch.rows, stretch.tokens):
-        raise BrokenInvariant(
-            f"rows {stretch.rows.tolist()} may not get {stretch.tokens.tolist()} tokens."
-        )
-    plan.stretches.append(stretch)
 
 
 def _make_room(books: Books, plan: StepPlan, needy: int, choose_victim: Victim) -> bool:

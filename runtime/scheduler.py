@@ -206,18 +206,21 @@ class Scheduler:
         return plan
 
     def _dispatch(self, plan: StepPlan) -> StepOutput:
-        if not rows.dispatch(self._books.state):
+        state, stretch = self._books.state, plan.joined()
+        total = state.token_budget - state.step.budget_left
+        if not rows.dispatch(state):
             raise BrokenInvariant("an open step cannot be dispatched.")
-        stretch = plan.joined()
         output = StepOutput(
-            step=self._books.state.step.issued,
+            step=state.step.issued,
             stretch=stretch,
+            total_num_scheduled_tokens=total,
+            sampling_places=(stretch.computed + stretch.tokens == stretch.known).nonzero()[0],
             requests=self._requests_in(stretch.rows),
             new_rows=tuple(plan.new),
             resumed_rows=tuple(plan.resumed),
             resumed_req_ids=self._ids(plan.resumed),
             preempted_req_ids=self._ids(plan.preempted),
-            finished_req_ids=frozenset(self._finished_ids),
+            finished_req_ids=frozenset(self._finished_ids) if self._finished_ids else _NOBODY,
             buffers=self._buffers,
         )
         self._finished_ids.clear()
@@ -231,6 +234,8 @@ class Scheduler:
         return self._last_batch[1]
 
     def _ids(self, some: list[int]) -> frozenset[str]:
+        if not some:
+            return _NOBODY
         return frozenset(self._books.table.requests[row].request_id for row in some)
 
     def _retire(self) -> None:
@@ -253,4 +258,5 @@ class Scheduler:
             self.check()
 
 
+_NOBODY: frozenset[str] = frozenset()
 _LIVE = (Status.WAITING, Status.RUNNING, Status.PREEMPTED)

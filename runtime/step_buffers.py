@@ -109,10 +109,12 @@ class StepBuffers:
         store.tokens.take(
             store.starts[rows] + positions, out=host["input_ids"][:total], mode="clip"
         )
-        index, offset = np.divmod(positions, self._config.block_size)
+        # slot = block * size + (position - index * size)
+        index = positions // self._config.block_size
         slots = host["slot_mapping"][:total]
-        np.multiply(host["block_table"][places, index], self._config.block_size, out=slots)
-        slots += offset
+        np.subtract(host["block_table"][places, index], index, out=slots)
+        slots *= self._config.block_size
+        slots += positions
 
     def _fill_block_table(self, output: StepOutput) -> None:
         """Add the blocks that tables grew by; write anew those whose place in the batch is new."""

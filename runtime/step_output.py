@@ -48,6 +48,8 @@ class StepOutput:
     Attributes:
         step: the step's number; `update` wants it back in order.
         stretch: rows, tokens and new blocks, in the order of the batch.
+        total_num_scheduled_tokens: tokens in the step.
+        sampling_places: places in the batch of the requests that sample, int64 [S].
         requests: the requests in those rows, object [B].
         new_rows: the rows whose requests run for the first time.
         resumed_rows: the rows whose requests run again after a preemption.
@@ -59,6 +61,8 @@ class StepOutput:
 
     step: int
     stretch: Stretch
+    total_num_scheduled_tokens: int
+    sampling_places: Integers
     requests: NDArray[Any]
     new_rows: tuple[int, ...]
     resumed_rows: tuple[int, ...]
@@ -98,23 +102,12 @@ class StepOutput:
         """Requests in the step."""
         return len(self.rows)
 
-    @cached_property
-    def total_num_scheduled_tokens(self) -> int:
-        """Tokens in the step."""
-        return int(self.tokens.sum())
-
-    @cached_property
-    def sampling_places(self) -> Integers:
-        """Places in the batch of the requests from which this step samples, int64 [S]."""
-        last: Integers = (self.computed + self.tokens == self.stretch.known).nonzero()[0]
-        return last
-
-    @cached_property
+    @property
     def sampling_rows(self) -> Integers:
         """Rows of the requests from which this step samples, int64 [S]."""
         return self.rows if self._all_sample else self.rows[self.sampling_places]
 
-    @cached_property
+    @property
     def sampling_requests(self) -> NDArray[Any]:
         """The requests from which this step samples, object [S]."""
         return self.requests if self._all_sample else self.requests[self.sampling_places]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 
 from attrs import frozen
@@ -38,6 +39,7 @@ def here() -> Location:
     return Location(frame.f_code.co_filename, frame.f_lineno)
 
 
+@cache
 def _is_language(file: str) -> bool:
     path = Path(file)
     return file.startswith("<attrs") or (

@@ -16,7 +16,8 @@ from kvproof.verify.paths import Explored, TooManyPathsError, explore
 from kvproof.verify.query import TIMEOUT_MILLISECONDS, Sat
 from kvproof.verify.solvers import Solver, chosen, conjunction, decide
 from kvproof.verify.symbolic import whole_number
-from kvproof.verify.terms import Term, Terms
+from kvproof.verify.symbolic_state import Vocabulary
+from kvproof.verify.terms import Term
 from kvproof.verify.trial import Trial
 from kvproof.verify.verdict import Counterexample, Verdict
 
@@ -51,17 +52,17 @@ class Comparison:
     """A trial and what it demands as z3 terms, ready to be held against a function."""
 
     trial: Trial
-    terms: Terms = field(factory=lambda: Terms({}, {}))
+    words: Vocabulary = field(factory=Vocabulary)
     guard: Term = field(init=False)
     cells: tuple[Cell, ...] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Translate what is declared."""
-        self.guard = conjunction(self.terms.of(part) for part in self.trial.guard())
-        self.cells = tuple(self._cell(tree) for tree in self.trial.state(self.terms).cells())
-
-    def _cell(self, tree: AnyCell) -> Cell:
-        return Cell(tree, self.terms.of(tree), self.terms.of(self.trial.after(tree)))
+        terms, state = self.words.terms, self.trial.state(self.words)
+        self.guard = conjunction(terms.of(part) for part in self.trial.guard())
+        self.cells = tuple(
+            Cell(tree, terms.of(tree), terms.of(self.trial.after(tree))) for tree in state.cells()
+        )
 
     def outcome(self, function: Any) -> Outcome:
         """Return whether the function does what the trial demands."""
@@ -71,16 +72,19 @@ class Comparison:
             return Outcome(Verdict.UNKNOWN, Counterexample(str(error)))
         solver = z3.Solver()
         solver.set("timeout", TIMEOUT_MILLISECONDS)
-        solver.add(self.trial.state(self.terms).hypotheses())
-        solver.add(z3.Or([self._fault(path) for path in paths]))
+        solver.add(self.trial.state(self.words).hypotheses())
+        faults = [self._fault(path) for path in paths]
+        solver.add(z3.Or(faults))
         answer = Sat(decide(solver))
         if answer is not Sat.YES:
             return Outcome(answer.as_unsatisfiable)
-        return Outcome(Verdict.REFUTED, self._explain(paths, _model(solver)))
+        return Outcome(
+            Verdict.REFUTED, self._explain(zip(paths, faults, strict=True), _model(solver))
+        )
 
     def _end(self, function: Any) -> Ending:
         """Call the function with a state and arguments that no other path has changed."""
-        state = self.trial.state(self.terms)
+        state = self.trial.state(self.words)
         returned = function(state.root, *(copy(item) for item in self.trial.arguments))
         return Ending(
             self.trial.answer(returned), tuple(state.now(cell.tree) for cell in self.cells)
@@ -109,10 +113,12 @@ class Comparison:
 
     # --- Explaining -----------------------------------------------------------------------------
 
-    def _explain(self, paths: Iterable[Explored[Ending]], model: Any) -> Counterexample:
+    def _explain(
+        self, faults: Iterable[tuple[Explored[Ending], Term]], model: Any
+    ) -> Counterexample:
         """Return what the path does that the model takes."""
-        for explored in paths:
-            if model is not None and _is_false(model, z3.Not(self._fault(explored))):
+        for explored, fault in faults:
+            if model is not None and _is_false(model, z3.Not(fault)):
                 return self._explained(explored, model)
         return Counterexample("some path does what is not declared; z3 did not say where")
 

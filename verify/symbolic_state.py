@@ -67,6 +67,28 @@ class CellColumn:
 
 
 @define
+class Vocabulary:
+    """The cells and what they hold before a call; the states of all paths share one."""
+
+    terms: Terms = field(factory=lambda: Terms({}, {}))
+    _cells: dict[tuple[str, tuple[Index, ...]], AnyCell] = field(factory=dict)
+
+    def cell(self, variable: AnyVariable, *indices: Index) -> AnyCell:
+        """Return the cell of a variable for some instances."""
+        key = (variable.name, indices)
+        if key not in self._cells:
+            cell = variable[indices]
+            assert isinstance(cell, AnyCell)
+            self._cells[key] = cell
+        return self._cells[key]
+
+    def before(self, variable: AnyVariable, *indices: Index) -> SymbolicNumber | SymbolicFlag:
+        """Return what the cell holds before the call."""
+        kind = SymbolicFlag if variable.flag else SymbolicNumber
+        return kind(self.terms.cell(self.cell(variable, *indices)))
+
+
+@define
 class SymbolicState:
     """The state before a call, as an object that looks like the core's and can be changed.
 
@@ -76,7 +98,7 @@ class SymbolicState:
     declaration: Declaration
     instances: Instances
     places: Mapping[Index, Place]
-    terms: Terms
+    words: Vocabulary
     orders: Orders = field(factory=dict)
     columns: dict[str, SymbolicColumn] = field(factory=dict, init=False)
     tables: dict[str, SymbolicTables] = field(factory=dict, init=False)
@@ -85,7 +107,7 @@ class SymbolicState:
     def __attrs_post_init__(self) -> None:
         """Build the object that the code is given."""
         values: dict[str, Any] = {
-            constant.name.lower(): SymbolicNumber(self.terms.of(constant))
+            constant.name.lower(): SymbolicNumber(self.words.terms.of(constant))
             for constant in self.declaration.constants
         }
         for role in self.declaration.roles:
@@ -98,12 +120,9 @@ class SymbolicState:
         return [v for v in self.declaration.variables if v.of[0] == role and not v.ghost]
 
     def _single(self, role: Role) -> Record:
-        cells = {variable.name: variable[role] for variable in self._stored(role)}
-        return Record({name: self._before(cell) for name, cell in cells.items()}, frozenset())
-
-    def _before(self, cell: Any) -> SymbolicNumber | SymbolicFlag:
-        kind = SymbolicFlag if isinstance(cell, FlagCell) else SymbolicNumber
-        return kind(self.terms.cell(cell))
+        only = role.index(role.name)
+        values = {v.name: self.words.before(v, only) for v in self._stored(role)}
+        return Record(values, frozenset())
 
     def _columns(self, role: Role) -> Record:
         capacity = self._capacity(role)
@@ -131,7 +150,7 @@ class SymbolicState:
         stand = {self.places[index]: index for index in self.instances[role.name]}
         # What stands below the first instance is no instance, but it has some value.
         indices = (stand.get(place, role.index(f"none_{place}")) for place in range(capacity))
-        return column(self._before(variable[index]) for index in indices)
+        return column(self.words.before(variable, index) for index in indices)
 
     def _table(self, variable: AnyVariable) -> SymbolicTables:
         owner, entry = (role.name for role in variable.of)
@@ -141,10 +160,10 @@ class SymbolicState:
     def _list(self, variable: AnyVariable, owner: Index) -> SymbolicList:
         assert variable.length is not None
         entries = self.instances[variable.of[1].name]
-        counts = {self.places[e]: self.terms.cell(_cell(variable, owner, e)) for e in entries}
+        counts = {self.places[e]: self.words.before(variable, owner, e).term for e in entries}
         order = self.orders.get(owner)
         places = None if order is None else tuple(self.places[entry] for entry in order)
-        return SymbolicList(counts, self.terms.cell(_cell(variable.length, owner)), places)
+        return SymbolicList(counts, self.words.before(variable.length, owner).term, places)
 
     def hypotheses(self) -> list[Term]:
         """Return what is true of the tables because they are lists."""
@@ -164,19 +183,14 @@ class SymbolicState:
                 roles = variable.of
                 pools = [(r.index(r.name),) if r.single else self.instances[r.name] for r in roles]
                 for chosen in product(*pools):
-                    yield _cell(variable, *chosen)
-
-    def holds(self, cell: AnyCell, value: Term) -> Term:
-        """Return the term that says that the cell holds the value now."""
-        seen, known = self.now(cell)
-        return z3.And(known, z3.BoolVal(val=True) if seen.eq(value) else seen == value)
+                    yield self.words.cell(variable, *chosen)
 
     def now(self, cell: AnyCell) -> tuple[Term, Term]:
         """Return what the cell holds now, and whether that is known."""
         variable = self.declaration.variable[cell.variable]
         if variable.length is not None:
             owner, entry = (self.places[index] for index in cell.indices)
-            length, _ = self.now(_cell(variable.length, cell.indices[0]))
+            length, _ = self.now(self.words.cell(variable.length, cell.indices[0]))
             return self.tables[variable.name].lists[owner].cut_to(length, entry)
         read = flag_term if isinstance(cell, FlagCell) else number_term
         value = self._value(variable, cell)
@@ -189,9 +203,3 @@ class SymbolicState:
         if variable.of[0].single:
             return getattr(getattr(self.root, variable.of[0].name), variable.name)
         return self.columns[variable.name][self.places[cell.indices[0]]]
-
-
-def _cell(variable: AnyVariable, *indices: Index) -> AnyCell:
-    cell = variable[indices]
-    assert isinstance(cell, AnyCell)
-    return cell

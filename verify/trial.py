@@ -9,10 +9,9 @@ from attrs import field, frozen
 
 from kvproof.spec.declaration import Declaration
 from kvproof.spec.expression import Add, Expression, Index, Literal, Number, Total
-from kvproof.spec.walk import AnyCell, rebuild, rename
+from kvproof.spec.walk import AnyCell, nodes, rebuild, rename
 from kvproof.verify.instances import Place
-from kvproof.verify.symbolic_state import Orders, SymbolicState
-from kvproof.verify.terms import Terms
+from kvproof.verify.symbolic_state import Orders, SymbolicState, Vocabulary
 from kvproof.verify.trees import Effects, Instances, after
 
 # Reads what a function returns: it did what it was asked for, it refused, or (None) neither.
@@ -52,9 +51,9 @@ class Trial:
     orders: Orders = field(factory=dict)
     may_refuse: bool = False
 
-    def state(self, terms: Terms) -> SymbolicState:
+    def state(self, words: Vocabulary) -> SymbolicState:
         """Return a fresh state to call the function with."""
-        return SymbolicState(self.declaration, self.instances, self.places, terms, self.orders)
+        return SymbolicState(self.declaration, self.instances, self.places, words, self.orders)
 
     def guard(self) -> list[Expression]:
         """Return every conjunct that the rows demand, about the state before the call."""
@@ -75,6 +74,8 @@ class Trial:
 
 def summed(tree: Expression, instances: Instances) -> Expression:
     """Return the tree with each total written out as the sum over the named instances."""
+    if not any(isinstance(node, Total) for node in nodes(tree)):
+        return tree
     if not isinstance(tree, Total):
         return rebuild(tree, lambda part: summed(part, instances))
     body = summed(tree.body, instances)

@@ -141,6 +141,11 @@ class _BatchWriter:
         for cell in self._read_twice():
             place = attribute(self.declaration, cell)
             lines += assigned(cell.variable, f"{place}[{cell.indices[0].name}]", 1)
+        for part in self.row.guard:
+            if self._is_spending(part):
+                assert isinstance(part, Compare)
+                spent = self._python().text(part.left)
+                lines.append(f"{spent}_sum = int(np.add.reduce({spent}))")
         return lines
 
     def _read_twice(self) -> list[AnyCell]:
@@ -222,7 +227,7 @@ class _BatchWriter:
     def _spending(self, tree: Expression) -> str:
         assert isinstance(tree, Compare)
         left = self._python().text(tree.left)
-        return f"int({left}.sum()) <= {self._scalar_python().text(tree.right)}"
+        return f"{left}_sum <= {self._scalar_python().text(tree.right)}"
 
     def _is_single(self, tree: Expression) -> bool:
         """Return whether the conjunct is the same for every position."""
@@ -234,7 +239,7 @@ class _BatchWriter:
         if checks:
             lines += [*joined("if not ", "and", checks, ":", 1), "    return False"]
         lines += joined("accepted = ", "&", columns, "", 1)
-        return [*lines, "if not accepted.all():", "    return False"]
+        return [*lines, "if not everywhere(accepted):", "    return False"]
 
     def _python(self) -> Python:
         seen = {*self._seen_counters(), *(cell.variable for cell in self._read_twice())}
@@ -283,6 +288,8 @@ class _BatchWriter:
             first = next(p.name for p in self.row.parameters if isinstance(p, Index))
             count = f"len({first})" if change.value == 1 else f"{change.value} * len({first})"
             return assigned(place, count, 1, counter.sign)
+        if any(self._is_spending(part) for part in self.row.guard):
+            return assigned(place, f"{self._python().text(change)}_sum", 1, counter.sign)
         total = f"int({self._python().text(change, ATOM)}.sum())"
         return assigned(place, total, 1, counter.sign)
 

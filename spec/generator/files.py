@@ -118,7 +118,7 @@ def _batches(declaration: Declaration) -> list[str]:
     ]
 
 
-_ARRAY_NAMES = ("Flags", "Integers", "all_distinct", "occurrences")
+_ARRAY_NAMES = ("Flags", "Integers", "all_distinct", "everywhere", "occurrences")
 
 
 def _invariants(declaration: Declaration) -> list[str]:

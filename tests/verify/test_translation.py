@@ -6,6 +6,7 @@ import ast
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from itertools import islice, pairwise
 from typing import Any
 
 import pytest
@@ -46,6 +47,11 @@ VARIABLES = {
 Change = Callable[[], None]
 
 
+def set_field(node: ast.AST, field: str, value: object) -> Change:
+    """Return the change that sets one field of a node."""
+    return lambda: setattr(node, field, value)
+
+
 def changes(node: ast.AST) -> Iterator[tuple[str, Change]]:
     """Yield what can be changed about one node, each with a function that does it in place."""
     for kind in type(node).__mro__:
@@ -58,14 +64,14 @@ def change_operator(node: Any) -> Iterator[tuple[str, Change]]:
     old = node.op
     if type(old) in OPPOSITES:
         new = OPPOSITES[type(old)]()
-        yield f"{type(old).__name__} becomes {type(new).__name__}", lambda: setattr(node, "op", new)
+        yield f"{type(old).__name__} becomes {type(new).__name__}", set_field(node, "op", new)
 
 
 def change_comparison(node: ast.Compare) -> Iterator[tuple[str, Change]]:
     """Turn a comparison round."""
     new = OPPOSITES[type(node.ops[0])]()
     name = f"{type(node.ops[0]).__name__} becomes {type(new).__name__}"
-    yield name, lambda: setattr(node, "ops", [new])
+    yield name, set_field(node, "ops", [new])
 
 
 def drop_item(node: Any) -> Iterator[tuple[str, Change]]:
@@ -77,24 +83,24 @@ def drop_item(node: Any) -> Iterator[tuple[str, Change]]:
         # Of two operands one remains; an operator needs two, so it is written twice.
         rest = rest * 2 if len(rest) == 1 else rest
         name = f"without {ast.unparse(items[place])}"
-        yield name, lambda rest=rest: setattr(node, field, rest)  # type: ignore[misc]
+        yield name, set_field(node, field, rest)
 
 
 def change_constant(node: ast.Constant) -> Iterator[tuple[str, Change]]:
     """Change a number by one, a truth value to the other."""
     if isinstance(node.value, bool):
-        yield f"not {node.value}", lambda: setattr(node, "value", not node.value)
+        yield f"not {node.value}", set_field(node, "value", not node.value)
     elif isinstance(node.value, int):
         for change in (1, -1):
             new = node.value + change
-            yield f"{node.value} becomes {new}", lambda new=new: setattr(node, "value", new)  # type: ignore[misc]
+            yield f"{node.value} becomes {new}", set_field(node, "value", new)
 
 
 def change_name(node: ast.Name) -> Iterator[tuple[str, Change]]:
     """Put one status for another."""
     if node.id in STATUSES:
         new = STATUSES[STATUSES.index(node.id) - 1]
-        yield f"{node.id} becomes {new}", lambda: setattr(node, "id", new)
+        yield f"{node.id} becomes {new}", set_field(node, "id", new)
 
 
 def change_attribute(node: ast.Attribute) -> Iterator[tuple[str, Change]]:
@@ -102,14 +108,14 @@ def change_attribute(node: ast.Attribute) -> Iterator[tuple[str, Change]]:
     names = VARIABLES.get(ast.unparse(node.value).removesuffix(".cells").removeprefix("state."), [])
     if node.attr in names:
         new = names[names.index(node.attr) - 1]
-        yield f"{node.attr} becomes {new}", lambda: setattr(node, "attr", new)
+        yield f"{node.attr} becomes {new}", set_field(node, "attr", new)
 
 
 def drop_negation(node: ast.UnaryOp) -> Iterator[tuple[str, Change]]:
     """Take a negation out."""
     if isinstance(node.op, ast.Not):
         twice = ast.UnaryOp(ast.Not(), node.operand)
-        yield "without not", lambda: setattr(node, "operand", twice)
+        yield "without not", set_field(node, "operand", twice)
 
 
 def exchange_branches(node: ast.IfExp) -> Iterator[tuple[str, Change]]:
@@ -126,29 +132,26 @@ def exchange_arguments(node: ast.Call) -> Iterator[tuple[str, Change]]:
     for place in range(len(node.args) - 1):
         new = list(node.args)
         new[place : place + 2] = new[place + 1], new[place]
-        yield f"arguments {place} exchanged", lambda new=new: setattr(node, "args", new)  # type: ignore[misc]
+        yield f"arguments {place} exchanged", set_field(node, "args", new)
 
 
 def change_body(node: ast.FunctionDef) -> Iterator[tuple[str, Change]]:
     """Drop a statement, or exchange two of which one reads what the other writes."""
-    for place, statement in enumerate(node.body):
-        # Without its docstring or the line that names roles, a function is the same or none at all.
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-            continue
-        rest = node.body[:place] + node.body[place + 1 :]
-        name = f"without `{ast.unparse(statement)}`"
-        yield name, lambda rest=rest: setattr(node, "body", rest)  # type: ignore[misc]
-    for place, (first, second) in enumerate(zip(node.body, node.body[1:], strict=False)):
-        if _target(first) in ast.unparse(second) or _target(second) in ast.unparse(first):
-            new = [*node.body[:place], second, first, *node.body[place + 2 :]]
-            name = f"`{ast.unparse(second)}` first"
-            yield name, lambda new=new: setattr(node, "body", new)  # type: ignore[misc]
+    docstring, *body = node.body
+    for place, statement in enumerate(body):
+        new = [docstring, *body[:place], *body[place + 1 :]]
+        yield f"without `{ast.unparse(statement)}`", set_field(node, "body", new)
+    for place, (first, second) in enumerate(pairwise(body)):
+        if depends(first, second) or depends(second, first):
+            new = [docstring, *body[:place], second, first, *body[place + 2 :]]
+            yield f"`{ast.unparse(second)}` first", set_field(node, "body", new)
 
 
-def _target(statement: ast.stmt) -> str:
-    if isinstance(statement, ast.AugAssign):
-        return ast.unparse(statement.target)
-    return ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else "\0"
+def depends(reader: ast.stmt, writer: ast.stmt) -> bool:
+    """Return whether a statement mentions what another one assigns."""
+    targets = getattr(writer, "targets", [getattr(writer, "target", None)])
+    written = {ast.unparse(target) for target in targets if target is not None}
+    return any(ast.unparse(n) in written for n in ast.walk(reader) if isinstance(n, ast.expr))
 
 
 CHANGES: Mapping[type, Callable[[Any], Iterator[tuple[str, Change]]]] = {
@@ -169,14 +172,20 @@ CHANGES: Mapping[type, Callable[[Any], Iterator[tuple[str, Change]]]] = {
 
 def mutants(function: ast.FunctionDef) -> Iterator[tuple[str, ast.FunctionDef]]:
     """Yield every changed copy of a function, with its line and what was changed."""
-    count = sum(1 for node in ast.walk(function) for _ in changes(node))
-    for number in range(count):
+    for number in range(len(list(places_to_change(function)))):
         changed = copy.deepcopy(function)
-        every = ((node, *item) for node in ast.walk(changed) for item in changes(node))
-        node, name, change = next(item for place, item in enumerate(every) if place == number)
+        node, name, change = next(islice(places_to_change(changed), number, None))
         line = getattr(node, "lineno", function.lineno) - function.lineno
         change()
         yield f"line {line}: {name}", ast.fix_missing_locations(changed)
+
+
+def places_to_change(function: ast.FunctionDef) -> Iterator[tuple[ast.AST, str, Change]]:
+    """Yield every change to a function, and to each node of its body."""
+    below = (node for statement in function.body for node in ast.walk(statement))
+    for node in (function, *below):
+        for name, change in changes(node):
+            yield node, name, change
 
 
 @cache
