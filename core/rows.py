@@ -6,8 +6,6 @@ Declaration digest: 517b2a0bac4209bd
 
 from __future__ import annotations
 
-import numpy as np
-
 from kvproof.core.state import State
 from kvproof.core.statuses import (
     ABSENT,
@@ -304,7 +302,7 @@ def dispatch(state: State) -> bool:
     part_1 = (request.scheduled >= 1) & (request.computed + request.scheduled == request.known)
     request.owed += part_1
     request.computed += request.scheduled
-    request.last_frame[:] = np.where(request.scheduled >= 1, step.issued, request.last_frame)
+    request.last_frame[request.scheduled >= 1] = step.issued
     request.scheduled[:] = 0
     return True
 

@@ -28,8 +28,8 @@ def _refuse(request: Request, message: str) -> None:
 
 
 def _well_formed(request: Request) -> None:
-    if not isinstance(request.request_id, str):
-        _refuse(request, "the id must be a string.")
+    if not (isinstance(request.request_id, str) and request.request_id):
+        _refuse(request, "the id must be a string that is not empty.")
     if not request.prompt_token_ids:
         _refuse(request, "the prompt is empty; expected at least one token.")
     wrong = [t for t in request.prompt_token_ids if not isinstance(t, int) or t < 0]

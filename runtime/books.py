@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kvproof.core import State, batches
+from kvproof.core import rows as core_rows
 from kvproof.core.arrays import Integers
 from kvproof.runtime.config import SchedulerConfig
 from kvproof.runtime.errors import BrokenInvariant
@@ -49,11 +50,20 @@ class Books:
         """
         lacking = ends - self.state.request.held[rows] * self.state.block_size
         places = (lacking > 0).nonzero()[0]
-        return places, -(-lacking[places] // self.state.block_size)
+        return places, (lacking[places] + (self.state.block_size - 1)) // self.state.block_size
 
     def take_blocks(self, rows: Integers) -> Integers:
         """Give the next free block to each row in turn; return the blocks, int64 [len(rows)]."""
-        blocks = np.array(self.queue.take(len(rows)), dtype=np.int64)
-        if not batches.grow(self.state, rows, blocks):
-            raise BrokenInvariant(f"rows {rows.tolist()} may not take blocks {blocks.tolist()}.")
+        taken = self.queue.take(len(rows))
+        blocks = np.array(taken, dtype=np.int64)
+        if len(taken) <= _FEW:
+            pairs = zip(rows.tolist(), taken, strict=True)
+            grown = all(core_rows.grow(self.state, row, block) for row, block in pairs)
+        else:
+            grown = batches.grow(self.state, rows, blocks)
+        if not grown:
+            raise BrokenInvariant(f"rows {rows.tolist()} may not take blocks {taken}.")
         return blocks
+
+
+_FEW = 12  # Up to here the scalar row, again and again, costs less than its batch form.

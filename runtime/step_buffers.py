@@ -167,7 +167,7 @@ class StepBuffers:
 
     def _view(self, output: StepOutput, device: torch.device) -> StepTensors:
         total, batch = output.total_num_scheduled_tokens, output.num_requests
-        longest = int(self._host["seq_lens"][:batch].max())
+        longest = int(np.maximum.reduce(self._host["seq_lens"][:batch]))
         size = self._config.block_size
         shape = (total, batch, -(-longest // size), len(output.sampling_places))
         return StepTensors(

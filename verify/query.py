@@ -75,7 +75,7 @@ class Query:
         self.solver.add(self.setting.domains())
         switches = [switch for name, switch in self.switches.items() if name != without]
         answer = Sat(decide(self.solver, switches))
-        self._model = self._state(switches) if answer is Sat.YES else None
+        self._model = self._found_state(switches) if answer is Sat.YES else None
         if self.record:
             self.last = as_smtlib(self.solver, switches)
         self.solver.pop()
@@ -83,8 +83,9 @@ class Query:
 
     def _state_new_facts(self) -> None:
         """Assume what is known of the sums that were met since the last check."""
+        met = len(self.setting.terms.sums)
         self.solver.add(self._switched(self.setting.facts(self._known_sums)))
-        self._known_sums = len(self.setting.terms.sums)
+        self._known_sums = met
 
     def _switched(self, facts: list[Fact]) -> list[Term]:
         """Return the facts, each where the invariants that it rests on are assumed."""
@@ -94,7 +95,7 @@ class Query:
             if fact.needs <= self.switches.keys()
         ]
 
-    def _state(self, switches: list[Term]) -> Any:
+    def _found_state(self, switches: list[Term]) -> Any:
         """Return the model; another solver's `sat` is given one by z3, where z3 finds it."""
         if chosen() is not Solver.Z3 and self.solver.check(*switches) != z3.sat:
             return None

@@ -20,14 +20,14 @@ from kvproof.spec.declaration import Declaration
 from kvproof.spec.expression import Expression, Index, Literal
 from kvproof.spec.text import text
 from kvproof.spec.walk import AnyCell, nodes, rename
-from kvproof.verify.solvers import conjunction, decide
+from kvproof.verify.solvers import chosen, conjunction, decide
 from kvproof.verify.terms import Sum, Term
 from kvproof.verify.trees import GENERIC, replace_parameters
 
 if TYPE_CHECKING:
     from kvproof.verify.setting import Setting
 
-Cores = dict[tuple[str, str, str], frozenset[str] | None]
+Cores = dict[tuple[str, ...], frozenset[str] | None]
 POINTWISE_TIMEOUT_MILLISECONDS = 2000
 _cores: WeakKeyDictionary[Declaration, Cores] = WeakKeyDictionary()
 
@@ -104,13 +104,18 @@ def never_larger(
 
     None says that it does not follow, or only from the invariant `without`.
     """
+    needs = _remembered(setting, small, large, role, "")
+    if needs is None or without not in needs:
+        return needs
+    return _remembered(setting, small, large, role, without)
+
+
+def _remembered(
+    setting: Setting, small: Expression, large: Expression, role: str, without: str
+) -> frozenset[str] | None:
+    """Return the proof's result, made once for each declaration and solver."""
     cores = _cores.setdefault(setting.declaration, {})
-    key = (text(small), text(large), "")
-    if key not in cores:
-        cores[key] = _prove_pointwise(setting, small, large, role, "")
-    if not without or without not in (cores[key] or ()):
-        return cores[key]
-    key = (text(small), text(large), without)
+    key = (chosen(), role, text(small), text(large), without)
     if key not in cores:
         cores[key] = _prove_pointwise(setting, small, large, role, without)
     return cores[key]
@@ -126,21 +131,23 @@ def _prove_pointwise(
     solver.add(z3.Not(own.term(small) <= own.term(large)))
     hypotheses = own.hypotheses()
     hypotheses.pop(without, None)
+    switches = {name: z3.Bool(f"use {name}") for name in hypotheses}
     for name, terms in hypotheses.items():
-        solver.add(z3.Implies(z3.Bool(name), conjunction(terms)))
+        solver.add(z3.Implies(switches[name], conjunction(terms)))
     solver.add(own.assumptions() + own.domains())
-    return _needed(solver, [z3.Bool(name) for name in hypotheses])
+    return _needed(solver, switches)
 
 
-def _needed(solver: Any, switches: list[Term]) -> frozenset[str] | None:
+def _needed(solver: Any, switches: dict[str, Term]) -> frozenset[str] | None:
     """Return few of the switched hypotheses that exclude every state, or None if all do not."""
     solver.set("core.minimize", True)
-    if solver.check(*switches) != z3.unsat:
+    if solver.check(*switches.values()) != z3.unsat:
         return None
     core = solver.unsat_core()
     if decide(solver, core) != "unsat":
         return None
-    return frozenset(str(switch) for switch in core)
+    few = {str(switch) for switch in core}
+    return frozenset(name for name, switch in switches.items() if str(switch) in few)
 
 
 def _instances_in(

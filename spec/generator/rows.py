@@ -8,6 +8,7 @@ from kvproof.spec.declaration import Declaration
 from kvproof.spec.expression import (
     Add,
     Assignment,
+    ChooseNumber,
     Expression,
     FlagParameter,
     Index,
@@ -17,7 +18,7 @@ from kvproof.spec.expression import (
     Subtract,
     Total,
 )
-from kvproof.spec.generator.layout import indent, joined
+from kvproof.spec.generator.layout import assigned, indent, joined
 from kvproof.spec.generator.python import Python, attribute, is_single
 from kvproof.spec.location import DeclarationError
 from kvproof.spec.rows import Transition
@@ -198,10 +199,22 @@ def _effect(declaration: Declaration, row: Transition, effect: Effect) -> list[s
     if effect.assignment.every:
         python = column_python(declaration)
         place = attribute(declaration, effect.cell)
-        return _store(python, effect, place, f"{place}[:]", bare=place)
+        kept = _kept_elsewhere(python, effect, place)
+        return kept or _store(python, effect, place, f"{place}[:]", bare=place)
     python = scalar_python(declaration)
     place = python.cell(effect.cell)
     return _store(python, effect, place, place, bare=place)
+
+
+def _kept_elsewhere(python: Python, effect: Effect, place: str) -> list[str]:
+    """Return `column[condition] = value` where that is all the effect does."""
+    value, every = effect.value, effect.assignment.every
+    if not isinstance(value, ChooseNumber) or python.text(value.otherwise) != place:
+        return []
+    if any(index in every for cell in cells(value.then) for index in cell.indices):
+        return []
+    condition, then = python.text(value.condition), python.text(value.then)
+    return assigned(f"{place}[{condition}]", then, 1)
 
 
 def _store(python: Python, effect: Effect, read: str, write: str, *, bare: str) -> list[str]:
