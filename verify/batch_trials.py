@@ -6,7 +6,8 @@ what it does; longer arrays are left to the tests that draw them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import z3
@@ -18,6 +19,7 @@ from kvproof.spec.expression import (
     Expression,
     FlagParameter,
     Index,
+    NumberParameter,
     Subtract,
 )
 from kvproof.spec.rows import Parameter, Transition
@@ -33,6 +35,8 @@ from kvproof.verify.trial import Answer, Application, Trial
 
 POSITIONS_MAX = 2
 
+Kind = TypeVar("Kind", bound=Parameter)
+
 
 def has_batch(row: Transition) -> bool:
     """Return whether a batch form of the row is generated."""
@@ -41,32 +45,33 @@ def has_batch(row: Transition) -> bool:
 
 def batch_parameters(row: Transition) -> list[str]:
     """Return the parameters of the batch form: those of the row, but for the entry of a drain."""
-    return [item.name for item in row.parameters if row.drains is None or item != _entry(row)]
+    parameters = _owner_and_entry(row)[:1] if row.drains else row.parameters
+    return [parameter.name for parameter in parameters]
 
 
 def batch_trials(declaration: Declaration, row: Transition) -> Iterator[Trial]:
     """Yield the batch form for each number of positions, and each way for instances to repeat."""
     for count in range(0 if row.drains else 1, POSITIONS_MAX + 1):
         numbered = [_numbered(row, parameter, count) for parameter in row.parameters]
-        flat = tuple(item for group in numbered for item in group)
+        flat: tuple[Parameter, ...] = tuple(item for group in numbered for item in group)
         for names in alias_cases(evolve(row, parameters=flat)):
             batch = _Batch(declaration, row, names, count)
             yield batch.drain() if row.drains else batch.trial()
 
 
-def _numbered(row: Transition, parameter: Parameter, count: int) -> list[Parameter]:
+def _numbered(row: Transition, parameter: Kind, count: int) -> list[Kind]:
     """Return what a parameter of the row is called at each position."""
-    if row.drains and parameter != _entry(row):
+    if row.drains and parameter != _owner_and_entry(row)[1]:
         return [parameter]
     return [evolve(parameter, name=f"{parameter.name}_{number}") for number in range(count)]
 
 
-def _owner(row: Transition) -> Parameter:
-    return row.parameters[0]
-
-
-def _entry(row: Transition) -> Parameter:
-    return row.parameters[1]
+def _owner_and_entry(row: Transition) -> tuple[Index, Index]:
+    """Return the parameters of a row that drains: the table's owner, and what is taken out."""
+    owner, entry = row.parameters
+    assert isinstance(owner, Index)
+    assert isinstance(entry, Index)
+    return owner, entry
 
 
 @frozen
@@ -82,13 +87,13 @@ class _Batch:
         """Return the trial of a form that takes an array for each parameter."""
         instances = instances_for(self.declaration, self.names)
         stand = places(self.declaration, instances, apart=True)
-        arrays = []
+        arrays: list[object] = []
         for parameter in self.row.parameters:
-            numbered = _numbered(self.row, parameter, self.count)
             if isinstance(parameter, Index):
-                arrays.append(np.array([stand[self.names[item]] for item in numbered]))
+                named = _numbered(self.row, parameter, self.count)
+                arrays.append(np.array([stand[self.names[item]] for item in named]))
             else:
-                arrays.append(_symbolic_array(numbered))
+                arrays.append(_symbolic_array(_numbered(self.row, parameter, self.count)))
         return Trial(
             self.declaration,
             tuple(self._application(number) for number in range(self.count)),
@@ -103,9 +108,9 @@ class _Batch:
         """Return the trial of a form that takes the owner of a table, all of which it drains."""
         instances = instances_for(self.declaration, self.names)
         stand = places(self.declaration, instances, apart=True)
-        owner = self.names[_owner(self.row)]
-        entries = _numbered(self.row, _entry(self.row), self.count)
-        named = tuple(self.names[entry] for entry in entries)
+        parameter, entry = _owner_and_entry(self.row)
+        owner = self.names[parameter]
+        named = tuple(self.names[item] for item in _numbered(self.row, entry, self.count))
         return Trial(
             self.declaration,
             tuple(self._application(number) for number in reversed(range(self.count))),
@@ -122,12 +127,11 @@ class _Batch:
         names: Names = {}
         values: dict[str, Expression] = {}
         for parameter in self.row.parameters:
-            numbered = _numbered(self.row, parameter, self.count)
-            item = numbered[number % len(numbered)]
             if isinstance(parameter, Index):
-                names[parameter] = self.names[item]
+                named = _numbered(self.row, parameter, self.count)
+                names[parameter] = self.names[named[number % len(named)]]
             else:
-                values[parameter.name] = item
+                values[parameter.name] = _numbered(self.row, parameter, self.count)[number]
         applied = application(self.row, names)
         guard = tuple(replace_parameters(part, values) for part in applied.guard)
         assignments = {
@@ -145,7 +149,7 @@ class _Batch:
         return False
 
 
-def _symbolic_array(numbered: list[Parameter]) -> SymbolicColumn:
+def _symbolic_array(numbered: Sequence[NumberParameter | FlagParameter]) -> SymbolicColumn:
     flag = isinstance(numbered[0], FlagParameter)
     return column(
         SymbolicFlag(z3.Bool(item.name)) if flag else SymbolicNumber(z3.Int(item.name))

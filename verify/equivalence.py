@@ -179,4 +179,4 @@ def _shown(model: Any, term: Term) -> str:
 
 
 def _is_false(model: Any, term: Term) -> bool:
-    return z3.is_false(model.eval(term, model_completion=True))
+    return bool(z3.is_false(model.eval(term, model_completion=True)))

@@ -44,10 +44,11 @@ class Path:
         if z3.is_not(formula):
             return not self.decide(formula.arg(0))
         if z3.is_true(formula) or z3.is_false(formula):
-            return z3.is_true(formula)
-        if formula.get_id() not in self._known:
-            self._known[formula.get_id()] = self._fork(formula)
-        return self._known[formula.get_id()]
+            return bool(z3.is_true(formula))
+        number = formula.get_id()
+        if number not in self._known:
+            self._known[number] = self._fork(formula)
+        return self._known[number]
 
     def _fork(self, formula: Term) -> bool:
         position = len(self.answers)

@@ -40,7 +40,7 @@ def flag_term(value: object) -> Term | None:
 
 
 def _arithmetic(apply: Callable[[Term, Term], Term], *, swapped: bool = False) -> Any:
-    def method(self: _Symbolic, other: object) -> SymbolicNumber:
+    def method(self: _Symbolic, other: object) -> Any:
         left, right = number_term(self), number_term(other)
         if right is None:
             return NotImplemented
@@ -50,7 +50,7 @@ def _arithmetic(apply: Callable[[Term, Term], Term], *, swapped: bool = False) -
 
 
 def _comparison(apply: Callable[[Term, Term], Term]) -> Any:
-    def method(self: _Symbolic, other: object) -> SymbolicFlag:
+    def method(self: _Symbolic, other: object) -> Any:
         right = number_term(other)
         return NotImplemented if right is None else SymbolicFlag(apply(number_term(self), right))
 
@@ -58,7 +58,7 @@ def _comparison(apply: Callable[[Term, Term], Term]) -> Any:
 
 
 def _logic(apply: Callable[[Term, Term], Term]) -> Any:
-    def method(self: SymbolicFlag, other: object) -> SymbolicFlag:
+    def method(self: SymbolicFlag, other: object) -> Any:
         right = flag_term(other)
         return NotImplemented if right is None else SymbolicFlag(apply(self.term, right))
 

@@ -7,6 +7,8 @@ write somewhere else, so that it is told this one is demanded of the path.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import z3
 from attrs import define
@@ -77,7 +79,7 @@ class SymbolicTables:
         given = source._list(giver, length)
         self.lists[place_of(owner, self.owner)] = SymbolicList(dict(given.counts), given.length)
 
-    def put(self, owners: Integers, lengths: object, entries: Integers) -> None:
+    def put(self, owners: Integers, lengths: Any, entries: Integers) -> None:
         """Put each entry at the end of the list of its owner, which has the given length."""
         for owner, length, entry in zip(owners, np.atleast_1d(lengths), entries, strict=True):
             self.append(owner, length, entry)

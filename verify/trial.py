@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import reduce
 
 from attrs import field, frozen
 
@@ -79,11 +78,9 @@ def summed(tree: Expression, instances: Instances) -> Expression:
     if not isinstance(tree, Total):
         return rebuild(tree, lambda part: summed(part, instances))
     body = summed(tree.body, instances)
-    terms = (rename(body, {tree.index: index}) for index in instances[tree.index.role])
-    return reduce(_added, terms, Literal(0))
-
-
-def _added(left: Expression, right: Expression) -> Number:
-    assert isinstance(left, Number)
-    assert isinstance(right, Number)
-    return Add(left, right)
+    result: Number = Literal(0)
+    for index in instances[tree.index.role]:
+        term = rename(body, {tree.index: index})
+        assert isinstance(term, Number)
+        result = Add(result, term)
+    return result
