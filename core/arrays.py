@@ -40,8 +40,7 @@ def enlarged(column: Column, fresh: Column) -> Column:
 
 def everywhere(flags: Flags) -> bool:
     """Return whether all flags are true; counting costs a fraction of `flags.all()`."""
-    true: int = np.count_nonzero(flags)
-    return true == len(flags)
+    return int(np.count_nonzero(flags)) == len(flags)
 
 
 def all_distinct(scratch: Integers, instances: Integers) -> bool:

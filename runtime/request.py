@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 from attrs import field, frozen
@@ -24,6 +25,14 @@ FINISH_REASONS = {
 }
 
 
+def _as_tuple(tokens: Iterable[int]) -> tuple[int, ...]:
+    return tuple(tokens)
+
+
+def _as_set(tokens: Iterable[int]) -> frozenset[int]:
+    return frozenset(tokens)
+
+
 @frozen(eq=False)
 class Request:
     """One prompt to be continued.
@@ -38,9 +47,9 @@ class Request:
     """
 
     request_id: str
-    prompt_token_ids: tuple[int, ...] = field(converter=tuple)
+    prompt_token_ids: tuple[int, ...] = field(converter=_as_tuple)
     max_tokens: int = 16
-    stop_token_ids: frozenset[int] = field(default=frozenset(), converter=frozenset)
+    stop_token_ids: frozenset[int] = field(default=frozenset(), converter=_as_set)
     arrival_time: float = 0.0
 
 

@@ -1,1 +1,1 @@
-"""To be described."""
+"""What must be true: the declaration language, and the scheduler declared in it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import typing
 from functools import cache
 from pathlib import Path
 
@@ -42,6 +43,8 @@ def here() -> Location:
 @cache
 def _is_language(file: str) -> bool:
     path = Path(file)
+    if file == typing.__file__:  # Variable[Number](...) passes through it.
+        return True
     return file.startswith("<attrs") or (
         path.name in _LANGUAGE and path.parent == Path(__file__).parent
     )

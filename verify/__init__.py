@@ -1,1 +1,1 @@
-"""To be described."""
+"""Who doubts: proofs, translation checks, simulation, search and fuzzing of the declaration."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from attrs import frozen
 
-from kvproof.spec.checks import check
 from kvproof.spec.declaration import Declaration
-from kvproof.spec.location import DeclarationError
 from kvproof.spec.rows import Transition
 from kvproof.verify.freshness import check_freshness
 from kvproof.verify.induction import check_consequences, check_initial, check_row
@@ -22,7 +19,8 @@ from kvproof.verify.progress import check_progress
 from kvproof.verify.selection import Selection
 from kvproof.verify.task import Task
 from kvproof.verify.translation import check_translation
-from kvproof.verify.verdict import Counterexample, Method, Result, Verdict
+from kvproof.verify.verdict import Method, Result
+from kvproof.verify.well_formed import check_well_formed
 from kvproof.verify.witness import check_witnesses
 from kvproof.verify.workers import Finished, in_processes, in_this_process
 
@@ -36,27 +34,6 @@ class Check:
     methods: tuple[Method, ...]
     cost: float = 1.0
     names_rows: bool = False
-
-
-def check_well_formed(declaration: Declaration) -> list[Result]:
-    """Return that the declaration has none of the mistakes that the language refuses."""
-    start = time.process_time()
-    verdict, reason = Verdict.PROVED, None
-    try:
-        check(declaration)
-    except DeclarationError as error:
-        verdict, reason = Verdict.REFUTED, Counterexample(str(error))
-    return [
-        Result(
-            "declaration is well formed",
-            "",
-            "",
-            Method.INITIAL,
-            verdict,
-            time.process_time() - start,
-            reason,
-        )
-    ]
 
 
 def check_sums(declaration: Declaration) -> list[Result]:

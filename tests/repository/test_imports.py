@@ -20,7 +20,6 @@ ALLOWED: dict[str, frozenset[str]] = {
     "kvproof.runtime": frozenset(
         {"attrs", "numpy", "torch", "tokenizers", "kvproof.core", "kvproof.runtime"}
     ),
-    "kvproof.generate": frozenset({"attrs", "kvproof.spec", "kvproof.generate"}),
     "kvproof.verify": frozenset(
         {
             "attrs",
@@ -30,7 +29,6 @@ ALLOWED: dict[str, frozenset[str]] = {
             "rich",
             "z3",
             "kvproof.core",
-            "kvproof.generate",
             "kvproof.runtime",
             "kvproof.spec",
             "kvproof.verify",

@@ -1,4 +1,4 @@
-"""What the README shows of the declaration is what the command prints."""
+"""What the README shows is what the commands print and what the example says."""
 
 import re
 from pathlib import Path
@@ -9,15 +9,19 @@ from kvproof.spec.diagram import mermaid
 from kvproof.spec.scheduler import SCHEDULER
 from kvproof.spec.table import properties_table
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+EXAMPLE = (ROOT / "examples" / "engine_loop.py").read_text(encoding="utf-8").strip("\n")
 
 PARTS = {
     "kvproof spec --format mermaid": f"```mermaid\n{mermaid(SCHEDULER)}\n```",
     "properties": properties_table(SCHEDULER),
+    "examples/engine_loop.py": f"```python\n{EXAMPLE}\n```",
 }
 COMMANDS = {
     "kvproof spec --format mermaid": "kvproof spec --format mermaid",
     "properties": "kvproof spec --format properties",
+    "examples/engine_loop.py": "cat examples/engine_loop.py",
 }
 
 
@@ -35,7 +39,7 @@ def test_readme_shows_what_the_command_prints(marker: str) -> None:
 
     assert shown == PARTS[marker], (
         f"README.md: put the output of `{COMMANDS[marker]}` between `<!-- {marker} -->` and"
-        " `<!-- end -->`, once (the diagram in a fence: ```mermaid ... ```)"
+        " `<!-- end -->`, once (the diagram and the example in a fence)"
     )
 
 

@@ -8,10 +8,11 @@ import pytest
 from attrs import evolve
 
 from kvproof.spec.scheduler import SCHEDULER
-from kvproof.verify.run import CHECKS, Check, check_well_formed, chosen, longest_first, run, tasks
+from kvproof.verify.run import CHECKS, Check, chosen, longest_first, run, tasks
 from kvproof.verify.selection import selection
 from kvproof.verify.task import Task
 from kvproof.verify.verdict import Method, Result, Verdict
+from kvproof.verify.well_formed import check_well_formed
 
 
 def succeed() -> list[Result]:
