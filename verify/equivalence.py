@@ -32,7 +32,7 @@ class Outcome:
 
 @frozen(eq=False)
 class Cell:
-    """A cell and what it holds after a path: seen, and declared for one answer or the other."""
+    """A cell, what it holds before the call, and what is declared for after an accepted one."""
 
     tree: AnyCell
     before: Term
@@ -108,7 +108,7 @@ class Comparison:
             yield "refuses what the guard accepts", z3.Not(self.guard)
         for cell, (seen, known) in zip(self.cells, ending.cells, strict=True):
             wanted = cell.after if ending.answer else cell.before
-            if not seen.eq(wanted):
+            if not (seen.eq(wanted) and z3.is_true(known)):
                 yield f"leaves another {text(cell.tree)}", z3.And(known, seen == wanted)
 
     # --- Explaining -----------------------------------------------------------------------------

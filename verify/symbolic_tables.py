@@ -7,17 +7,21 @@ write somewhere else, so that it is told this one is demanded of the path.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
 import z3
 from attrs import define
+from numpy.typing import NDArray
 
-from kvproof.core.arrays import Integers
 from kvproof.verify.instances import Place, place_of
 from kvproof.verify.paths import current_path
 from kvproof.verify.symbolic import SymbolicNumber, WrongKindError, number_term
 from kvproof.verify.terms import Term
+
+Integers = NDArray[np.int64]
 
 
 @define
@@ -95,7 +99,8 @@ class SymbolicTables:
 def facts(item: SymbolicList) -> list[Term]:
     """Return what is true of every list: no count is negative, and all fit into its length."""
     counts = list(item.counts.values())
-    found = [*(count >= 0 for count in counts), z3.Sum(counts) <= item.length]
+    # A sum of one term is no sum to every solver, so that it is written with `+`.
+    found = [*(count >= 0 for count in counts), reduce(add, counts) <= item.length]
     if item.order is not None:
         found.append(item.length == len(item.order))
         found += [count == item.order.count(entry) for entry, count in item.counts.items()]

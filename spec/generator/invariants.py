@@ -11,10 +11,10 @@ from kvproof.spec.declaration import Declaration
 from kvproof.spec.derive import quantified
 from kvproof.spec.expression import NumberCell, Total
 from kvproof.spec.generator.layout import indent, joined
-from kvproof.spec.generator.python import ATOM, Python, attribute, is_single
+from kvproof.spec.generator.python import ATOM, Python, attribute, instances, is_single
 from kvproof.spec.generator.rows import is_table
 from kvproof.spec.location import DeclarationError
-from kvproof.spec.rows import Invariant, Role
+from kvproof.spec.rows import Invariant
 from kvproof.spec.walk import AnyCell, cells, speaks_of_before
 
 
@@ -62,7 +62,7 @@ def _block_role(declaration: Declaration, row: Invariant) -> list[str]:
 
 def _python(declaration: Declaration) -> Python:
     def cell(tree: AnyCell) -> str:
-        return attribute(declaration, tree) + _instances(declaration.variable[tree.variable].of[0])
+        return attribute(declaration, tree) + instances(declaration.variable[tree.variable].of[0])
 
     def total(tree: Total) -> str:
         body = tree.body
@@ -85,10 +85,5 @@ def _table_total(declaration: Declaration, tree: Total, cell: NumberCell) -> str
     place = attribute(declaration, cell)
     over_owners = tree.index == cell.indices[0]
     if over_owners:
-        return f"{place}.times_named({length}, {entries}){_instances(variable.of[1])}"
+        return f"{place}.times_named({length}, {entries}){instances(variable.of[1])}"
     return f"{place}.valid_entries({length}, {entries})"
-
-
-def _instances(role: Role) -> str:
-    """Return the slice that leaves out what lies below the first instance."""
-    return f"[{role.first}:]" if role.first else ""

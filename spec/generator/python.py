@@ -32,6 +32,7 @@ from kvproof.spec.expression import (
 )
 from kvproof.spec.generator.layout import INDENT, WIDTH
 from kvproof.spec.location import DeclarationError
+from kvproof.spec.rows import Role
 from kvproof.spec.walk import AnyCell, children
 
 CellWriter = Callable[[AnyCell], str]
@@ -130,7 +131,7 @@ class Python:
 
     def _no(self, tree: No) -> tuple[str, int]:
         if self.columns and not _is_plain_flag(tree.body):
-            return f"~{self.text(tree.body, ATOM)}", ATOM
+            return f"~{self.text(tree.body, ATOM)}", PRODUCT
         if isinstance(tree.body, No):
             return self._write(tree.body.body)
         # `~` of a plain Python truth value is a number, and never zero.
@@ -198,3 +199,8 @@ def attribute(declaration: Declaration, cell: AnyCell) -> str:
 def is_single(declaration: Declaration, cell: NumberCell | FlagCell | ChoiceCell) -> bool:
     """Return whether the variable has one cell in all."""
     return declaration.variable[cell.variable].of[0].single
+
+
+def instances(role: Role) -> str:
+    """Return the slice that leaves out what lies below the first instance."""
+    return f"[{role.first}:]" if role.first else ""

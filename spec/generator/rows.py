@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from kvproof.spec.declaration import Declaration
 from kvproof.spec.expression import (
     Add,
+    AllOf,
     Assignment,
     ChooseNumber,
+    Compare,
     Expression,
     FlagParameter,
+    Formula,
     Index,
     Literal,
+    No,
     NumberCell,
     NumberParameter,
     Subtract,
     Total,
 )
 from kvproof.spec.generator.layout import assigned, indent, joined
-from kvproof.spec.generator.python import Python, attribute, is_single
+from kvproof.spec.generator.python import ATOM, NOT, Python, attribute, instances, is_single
 from kvproof.spec.location import DeclarationError
 from kvproof.spec.rows import Transition
 from kvproof.spec.text import text
@@ -84,12 +88,11 @@ def _reads(declaration: Declaration, effect: Effect) -> set[str]:
 def scalar_function(declaration: Declaration, row: Transition) -> list[str]:
     """Return the lines of the function that applies the row to one instance of each role."""
     python = scalar_python(declaration)
-    conjuncts = [item for part in row.guard for item in python.conjuncts(part)]
     lines = [
         signature(row),
         *indent(docstring(row)),
         *indent(_locals(declaration, row)),
-        *indent(_guard(conjuncts)),
+        *indent(_guard(python, row)),
     ]
     for effect in stored_effects(declaration, row):
         lines.extend(indent(_effect(declaration, row, effect)))
@@ -146,20 +149,25 @@ def used_roles(declaration: Declaration, row: Transition) -> list[str]:
     return [role.name for role in declaration.roles if role.name in used]
 
 
-def _guard(conjuncts: list[str]) -> list[str]:
+def _guard(python: Python, row: Transition) -> list[str]:
+    conjuncts = [
+        i for part in row.guard for i in (part.items if isinstance(part, AllOf) else (part,))
+    ]
     if not conjuncts:
         return []
     if len(conjuncts) == 1:
-        return [*_negated(conjuncts[0]), "    return False"]
-    return [*joined("if not ", "and", conjuncts, ":", 1), "    return False"]
+        return [f"if {_negated(python, conjuncts[0])}:", "    return False"]
+    written = [item for part in conjuncts for item in python.conjuncts(part)]
+    return [*joined("if not ", "and", written, ":", 1), "    return False"]
 
 
-def _negated(conjunct: str) -> list[str]:
-    for sign, opposite in (("==", "!="), (">=", "<"), ("<=", ">")):
-        left, found, right = conjunct.partition(f" {sign} ")
-        if found:
-            return [f"if {left} {opposite} {right}:"]
-    return [f"if not {conjunct}:"]
+def _negated(python: Python, tree: Formula) -> str:
+    if isinstance(tree, Compare) and tree.operator in _OPPOSITES:
+        return python.text(evolve(tree, operator=_OPPOSITES[tree.operator]))
+    return python.text(tree.body) if isinstance(tree, No) else f"not {python.text(tree, NOT)}"
+
+
+_OPPOSITES = {"==": "!=", ">=": "<", "<=": ">"}
 
 
 def scalar_python(declaration: Declaration) -> Python:
@@ -183,13 +191,13 @@ def column_python(declaration: Declaration) -> Python:
     """Return the writer of trees about whole columns."""
 
     def cell(tree: AnyCell) -> str:
-        return attribute(declaration, tree)
+        return attribute(declaration, tree) + instances(declaration.variable[tree.variable].of[0])
 
     return Python(cell, columns=True)
 
 
 def _column_total(declaration: Declaration, tree: Total) -> str:
-    body = column_python(declaration).text(tree.body, within=9)
+    body = column_python(declaration).text(tree.body, ATOM)
     return f"{body}.sum()"
 
 
@@ -198,9 +206,10 @@ def _effect(declaration: Declaration, row: Transition, effect: Effect) -> list[s
         return _table_effect(declaration, row, effect)
     if effect.assignment.every:
         python = column_python(declaration)
-        place = attribute(declaration, effect.cell)
+        place = python.cell(effect.cell)
         kept = _kept_elsewhere(python, effect, place)
-        return kept or _store(python, effect, place, f"{place}[:]", bare=place)
+        whole = place if place.endswith("]") else f"{place}[:]"
+        return kept or _store(python, effect, place, whole, bare=place)
     python = scalar_python(declaration)
     place = python.cell(effect.cell)
     return _store(python, effect, place, place, bare=place)

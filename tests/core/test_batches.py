@@ -1,0 +1,150 @@
+"""A batch form is its row applied to each position in turn: all of them, or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvproof.core import batches, rows
+from kvproof.core.state import State
+from kvproof.spec.expression import FlagParameter
+from kvproof.spec.scheduler import SCHEDULER
+
+BATCHED = [row.name for row in SCHEDULER.transitions if row.batched]
+CHOICES = st.lists(st.integers(0, 10**6), min_size=10, max_size=60)
+NUMBERS = st.integers(0, 10**6)
+
+
+def positions(tools: Any, twins: Any, name: str, picks: list[int]) -> list[tuple[int, ...]]:
+    """Return arguments for each position: mostly what can happen after the positions before it."""
+    model, found = twins.model, []
+    moves = list(tools.interpreter().moves(name))
+    for pick in picks:
+        possible = [move for move in moves if move.is_enabled(model)] if pick % 8 else []
+        move = (possible or moves)[pick // 8 % len(possible or moves)]
+        model = move.applied(model) if move.is_enabled(model) else model
+        found.append(move.arguments)
+    return found
+
+
+def arrays(name: str, calls: list[tuple[int, ...]]) -> list[np.ndarray]:
+    """Return the arguments of all positions as one array for each parameter."""
+    parameters = SCHEDULER.transition[name].parameters
+    kinds = [np.bool_ if isinstance(item, FlagParameter) else np.int64 for item in parameters]
+    columns = zip(*calls, strict=True)
+    return [np.array(column, dtype=kind) for column, kind in zip(columns, kinds, strict=True)]
+
+
+@pytest.mark.parametrize("name", BATCHED)
+@settings(max_examples=300)
+@given(choices=CHOICES, picks=st.lists(NUMBERS, min_size=1, max_size=5))
+def test_batch_equals_its_row_in_turn(
+    tools: Any, name: str, choices: list[int], picks: list[int]
+) -> None:
+    """The batch is accepted exactly if each position is in turn, and then leaves the same state."""
+    twins = tools.Twins.ready_for(name, choices)
+    calls = positions(tools, twins, name, picks)
+    before, one_by_one = tools.snapshot(twins.core), twins.copy()
+    accepts = all(tools.apply(one_by_one, (name, call)) for call in calls)
+
+    assert getattr(batches, name)(twins.core, *arrays(name, calls)) is accepts
+    assert tools.snapshot(twins.core) == (tools.snapshot(one_by_one) if accepts else before)
+
+
+@pytest.mark.parametrize("name", BATCHED)
+@given(choices=CHOICES, data=st.data())
+def test_batch_of_any_arguments_is_all_or_nothing(
+    tools: Any, name: str, choices: list[int], data: st.DataObject
+) -> None:
+    """Arguments that nothing vouches for are refused, or do what they do one by one."""
+    twins = tools.Twins.ready_for(name, choices)
+    moves = list(tools.interpreter().moves(name))
+    calls = [m.arguments for m in data.draw(st.lists(st.sampled_from(moves), min_size=1))]
+    before, one_by_one = tools.snapshot(twins.core), twins.copy()
+    accepts = all(tools.apply(one_by_one, (name, call)) for call in calls)
+
+    assert getattr(batches, name)(twins.core, *arrays(name, calls)) is accepts
+    assert tools.snapshot(twins.core) == (tools.snapshot(one_by_one) if accepts else before)
+
+
+@given(choices=CHOICES, fence=st.integers(0, 1))
+def test_drain_equals_draining_from_the_end(tools: Any, choices: list[int], fence: int) -> None:
+    """Draining a whole fence gives its blocks back as draining the last one, again and again."""
+    twins = tools.Twins.ready_for("drain", choices)
+    before, one_by_one = tools.snapshot(twins.core), twins.copy()
+    blocks = tools.entries(one_by_one, "fence_table", fence)[::-1]
+    accepts = all(rows.drain(one_by_one, fence, block) for block in blocks)
+
+    drained = batches.drain(twins.core, fence)
+
+    if blocks:
+        assert (drained is not None) is accepts
+    if drained is not None:
+        assert drained.tolist() == blocks
+    assert tools.snapshot(twins.core) == (tools.snapshot(one_by_one) if accepts else before)
+
+
+def two_running(tools: Any) -> State:
+    """Return a state in which two requests run."""
+    core: State = tools.new_state()
+    assert rows.arrive(core, 0, 4, 2)
+    assert rows.arrive(core, 1, 1, 2)
+    assert rows.begin(core)
+    assert rows.admit(core, 0)
+    assert rows.admit(core, 1)
+    return core
+
+
+def test_one_step_in_batches(tools: Any) -> None:
+    """Two requests grow, one of them twice, are scheduled, and have their samples accepted."""
+    core = two_running(tools)
+
+    assert batches.grow(core, np.array([0, 1, 0]), np.array([3, 1, 2]))
+    assert batches.schedule(core, np.array([1, 0]), np.array([1, 4]))
+    assert rows.dispatch(core)
+    assert batches.accept(core, np.array([0, 1]), np.array([False, True]))
+
+    assert tools.entries(core, "block_table", 0) == [3, 2]
+    assert tools.entries(core, "block_table", 1) == [1]
+    assert (core.pool.free, core.pool.referenced, core.step.budget_left) == (1, 3, 0)
+    assert core.request.known.tolist() == [5, 2, 0]
+    assert core.request.stopped.tolist() == [False, True, False]
+
+
+def test_whole_fence_is_drained_in_one_call(tools: Any) -> None:
+    """A fence with nothing in flight gives all its blocks back, the last one first."""
+    core = two_running(tools)
+    assert batches.grow(core, np.array([0, 0]), np.array([3, 2]))
+    assert rows.abort(core, 0, 1)
+
+    drained = batches.drain(core, 1)
+
+    assert drained is not None
+    assert drained.tolist() == [2, 3]
+    assert core.pool.free == 4
+    assert core.fence.fenced.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("grow", ([0, 1], [3, 3])),
+        ("schedule", ([0, 0], [1, 1])),
+        ("schedule", ([0, 1], [5, 1])),
+    ],
+)
+def test_one_bad_position_refuses_the_batch(
+    tools: Any, name: str, bad: tuple[list[int], list[int]]
+) -> None:
+    """A block given twice, a request scheduled twice, or one token too many changes nothing."""
+    core = two_running(tools)
+    if name == "schedule":
+        assert batches.grow(core, np.array([0, 0, 1]), np.array([1, 2, 3]))
+    before = tools.snapshot(core)
+
+    assert getattr(batches, name)(core, *map(np.array, bad)) is False
+    assert tools.snapshot(core) == before
