@@ -31,8 +31,9 @@ PADDING_SLOT = -1
 class KVPool:
     """Key and value memory for ``num_blocks`` blocks, the null block included, of every layer.
 
-    ``storage`` is the allocation itself. Raises ValueError for a bad size, layout or dtype, and
-    MemoryError for a pool larger than the memory available now; then nothing has been allocated.
+    ``storage`` is the allocation itself; ``num_blocks_poisoned`` counts how often ``poison`` has
+    filled a block. Raises ValueError for a bad size, layout or dtype, and MemoryError for a pool
+    larger than the memory available now; then nothing has been allocated.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class KVPool:
         self.head_dim, self.block_size, self.dtype = head_dim, block_size, dtype
         self.storage = _allocate(geometry, num_blocks, layout, device)
         self.device = self.storage.device
+        self.num_blocks_poisoned = 0
         self._stamps = SlotStamps(num_blocks, block_size, self.device) if debug else None
         if debug:
             self.storage[NULL_BLOCK + 1 :] = float("nan")
@@ -193,6 +195,7 @@ class KVPool:
         self._check_blocks(blocks)
         self.storage.index_fill_(0, blocks, float("nan"))
         stamps.forget(blocks)
+        self.num_blocks_poisoned += len(blocks)
 
     def stamp(self, slot_mapping: Tensor, owners: Tensor, positions: Tensor) -> None:
         """Record the owner and position that each slot is written for, i64 ``[T]`` each.

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kvproof import __version__
+from kvproof.cli.demo import demo
 from kvproof.cli.generate import generate
 from kvproof.cli.spec import spec
 from kvproof.cli.verify import verify
@@ -19,6 +20,7 @@ application = typer.Typer(
 application.command()(verify)
 application.command()(spec)
 application.command()(generate)
+application.command()(demo)
 
 
 def _version(wanted: bool) -> None:

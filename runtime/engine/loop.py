@@ -1,0 +1,168 @@
+"""The engine loop: decide, compute, sample, account; and again until nobody waits.
+
+With a pool in debug mode every slot that a step writes is stamped with its request's owner number,
+and every slot that it reads is checked before the model runs. The numbers are given out here and
+not by the scheduler, so that a fault of the scheduler cannot hide itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from kvproof.runtime.config import SchedulerConfig
+from kvproof.runtime.engine.model import Model
+from kvproof.runtime.engine.sampling import sample
+from kvproof.runtime.errors import CallerError, RequestRefused
+from kvproof.runtime.kv_pool import KVPool
+from kvproof.runtime.request import Request, RequestOutput
+from kvproof.runtime.scheduler import Scheduler
+from kvproof.runtime.step_output import StepOutput
+from kvproof.runtime.step_tensors import StepTensors
+
+_SEEDS = range(-(2**63), 2**63)
+
+
+@frozen(eq=False, kw_only=True)
+class _SampledRequest(Request):
+    """A request with how it is sampled; the scheduler carries it and hands it back in each step."""
+
+    owner: int
+    temperature: float
+    seed: int
+
+
+class InferenceEngine:
+    """A model, a scheduler and their KV memory, run step by step.
+
+    `num_slots_verified` counts the slots whose owner was checked before they were read.
+
+    Raises:
+        CallerError: If the scheduler's limits do not suit the pool or the model.
+
+    """
+
+    def __init__(self, model: Model, scheduler: Scheduler, pool: KVPool) -> None:
+        """Make an engine of parts that were made for each other."""
+        _check_sizes(model, scheduler.config, pool)
+        self.model, self.scheduler, self.pool = model, scheduler, pool
+        self.num_slots_verified = 0
+        self._num_requests = 0
+
+    @classmethod
+    def build(cls, model: Model, config: SchedulerConfig, *, debug: bool = False) -> Self:
+        """Return an engine with a scheduler and a pool of its own.
+
+        With `debug` freed blocks are filled with NaN, owners are verified before each read, and the
+        declared invariants are checked after each call.
+        """
+        pool = model.new_pool(config.num_blocks, config.block_size, debug=debug)
+        return cls(model, Scheduler(config, kv_pool=pool, debug=debug), pool)
+
+    def add(
+        self,
+        prompt_token_ids: Sequence[int],
+        max_tokens: int,
+        *,
+        temperature: float = 0.0,
+        seed: int = 0,
+        request_id: str | None = None,
+        ignore_eos: bool = False,
+    ) -> str:
+        """Queue a prompt; return the request's id, by default `request-` and its number.
+
+        Raises:
+            RequestRefused: If the model or the scheduler cannot take it; nothing has changed then.
+
+        """
+        request = _SampledRequest(
+            request_id=f"request-{self._num_requests}" if request_id is None else request_id,
+            prompt_token_ids=tuple(prompt_token_ids),
+            max_tokens=max_tokens,
+            stop_token_ids=frozenset() if ignore_eos else {self.model.eos_token_id},
+            owner=self._num_requests,
+            temperature=temperature,
+            seed=seed,
+        )
+        _check_request(request, self.model.config.vocabulary_size)
+        self.scheduler.add_request(request)
+        self._num_requests += 1
+        return request.request_id
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step and return what it brought, one entry for each request that sampled.
+
+        Raises:
+            StaleRead: In debug mode, if a request would read a slot that is not its own.
+            NotANumberError: If a request read keys or values that nobody wrote.
+
+        """
+        output = self.scheduler.schedule()
+        sampled = self._compute(output) if output.num_requests else ()
+        return list(self.scheduler.update(output, sampled))
+
+    def run(self) -> dict[str, list[int]]:
+        """Run until every request has ended; return the tokens sampled meanwhile, by request."""
+        sampled: dict[str, list[int]] = {}
+        while self.scheduler.has_unfinished_requests():
+            for output in self.step():
+                sampled.setdefault(output.request_id, []).extend(output.new_token_ids)
+        return sampled
+
+    def _compute(self, output: StepOutput) -> Tensor:
+        tensors = output.to_tensors(self.model.device)
+        if self.pool.debug:
+            self._verify_owners(output, tensors)
+        return self._sample(output, self.model.forward(tensors, self.pool)).cpu()
+
+    def _sample(self, output: StepOutput, logits: Tensor) -> Tensor:
+        """Draw by seed and position, which a preemption does not change."""
+        requests, ends = output.sampling_requests, output.computed + output.tokens
+        return sample(
+            logits,
+            self._column([request.temperature for request in requests], torch.float32),
+            self._column([request.seed for request in requests], torch.int64),
+            self._column(ends[output.sampling_places].tolist(), torch.int64),
+        )
+
+    def _verify_owners(self, output: StepOutput, tensors: StepTensors) -> None:
+        owners = self._column([request.owner for request in output.requests], torch.int64)
+        counts = tensors.query_start_loc.diff().long()
+        self.pool.stamp(tensors.slot_mapping, owners.repeat_interleave(counts), tensors.positions)
+        self.pool.verify_owner(tensors.block_table, tensors.seq_lens, owners)
+        self.num_slots_verified += int(tensors.seq_lens.sum())
+
+    def _column(self, values: Sequence[float], dtype: torch.dtype) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=self.model.device)
+
+
+def _check_sizes(model: Model, config: SchedulerConfig, pool: KVPool) -> None:
+    if (pool.num_blocks, pool.block_size) != (config.num_blocks, config.block_size):
+        raise CallerError(
+            f"the pool has {pool.num_blocks} blocks of {pool.block_size}, the scheduler"
+            f" {config.num_blocks} of {config.block_size}; make both from one SchedulerConfig."
+        )
+    if config.max_model_len > model.config.context_length:
+        raise CallerError(
+            f"max_model_len is {config.max_model_len}, but the model's context is"
+            f" {model.config.context_length}; lower max_model_len."
+        )
+
+
+def _check_request(request: _SampledRequest, vocabulary_size: int) -> None:
+    """Refuse what the scheduler cannot know of, and what would otherwise fail in mid-step."""
+    unknown = [t for t in request.prompt_token_ids if isinstance(t, int) and t >= vocabulary_size]
+    if unknown:
+        _refuse(request, f"saw the token {unknown[0]}; the model has {vocabulary_size}")
+    if not request.temperature >= 0:
+        _refuse(request, f"temperature is {request.temperature!r}; expected 0 or more")
+    if not isinstance(request.seed, int) or request.seed not in _SEEDS:
+        _refuse(request, f"seed is {request.seed!r}; expected a whole number of 64 bits")
+
+
+def _refuse(request: _SampledRequest, message: str) -> None:
+    raise RequestRefused(f"request {request.request_id!r}: {message}.")
