@@ -16,6 +16,7 @@ from kvproof.runtime.books import Books
 from kvproof.runtime.errors import BrokenInvariant, StepOrderError
 from kvproof.runtime.request import FINISH_REASONS, FinishReason
 from kvproof.runtime.step_output import StepOutput
+from kvproof.runtime.step_results import StepResults
 
 Sampled = Mapping[str, int] | Sequence[int] | Integers | Any
 
@@ -24,12 +25,13 @@ def sampled_tokens(output: StepOutput, sampled: Sampled) -> Integers:
     """Return one token for each sampling request, int64 [S], in the order of the batch.
 
     Raises:
-        StepOrderError: If requests are missing or unknown, or the number of tokens is wrong.
+        StepOrderError: If requests are missing or unknown, the number of tokens is wrong, or
+            they are not whole numbers.
 
     """
     if isinstance(sampled, Mapping):
         return _by_request_id(output, sampled)
-    tokens = np.asarray(sampled, dtype=np.int64).reshape(-1)
+    tokens = _whole_numbers(output, sampled)
     expected = len(output.sampling_places)
     if len(tokens) != expected:
         message = (
@@ -49,23 +51,33 @@ def _by_request_id(output: StepOutput, sampled: Mapping[str, int]) -> Integers:
             " that do not sample in it; give one for each of sampled_req_ids."
         )
         raise StepOrderError(message)
-    return np.array([sampled[name] for name in names], dtype=np.int64)
+    return _whole_numbers(output, [sampled[name] for name in names])
 
 
-def accept_tokens(books: Books, output: StepOutput, tokens: Integers) -> dict[int, FinishReason]:
-    """Account for the samples of a frame; return why requests ended, by place among the samples."""
-    sampling = output.sampling_rows
-    if not len(sampling):
-        return {}
-    places = None
+def _whole_numbers(output: StepOutput, sampled: Sequence[int] | Integers | Any) -> Integers:
+    tokens = np.asarray(sampled).reshape(-1)
+    if tokens.dtype.kind not in "iu" and len(tokens):
+        message = (
+            f"step {output.step}: saw {tokens.dtype} for sampled tokens; expected whole numbers of"
+            " 64 bits."
+        )
+        raise StepOrderError(message)
+    return tokens.astype(np.int64, copy=False)
+
+
+def accept_tokens(books: Books, output: StepOutput, tokens: Integers) -> StepResults:
+    """Account for the samples of a frame; return those that were accepted, and why requests ended.
+
+    A request that was aborted while the frame was in flight gets nothing.
+    """
+    sampling, requests = output.sampling_rows, output.sampling_requests
     if books.aborted_in_flight:
         running = books.state.request.status[sampling] == Status.RUNNING
         _discard(books, sampling[~running])
         books.aborted_in_flight = False
-        places = running.nonzero()[0]
-        sampling, tokens = sampling[places], tokens[places]
-    ends = _append(books, sampling, tokens)
-    return ends if places is None else {int(places[i]): reason for i, reason in ends.items()}
+        sampling, requests, tokens = sampling[running], requests[running], tokens[running]
+    ends = _append(books, sampling, tokens) if len(sampling) else {}
+    return StepResults(requests, sampling, tokens, ends)
 
 
 def _discard(books: Books, ended: Integers) -> None:
@@ -79,7 +91,7 @@ def _append(books: Books, sampling: Integers, tokens: Integers) -> dict[int, Fin
     request, store = books.state.request, books.table.tokens
     known = request.known[sampling]
     stops = _stops(books, sampling, tokens)
-    if len(sampling) and not batches.accept(books.state, sampling, stops):
+    if not batches.accept(books.state, sampling, stops):
         raise BrokenInvariant(f"rows {sampling.tolist()} may not accept a sample.")
     store.tokens[store.starts[sampling] + known] = tokens
     ends = (stops | (known + 1 == request.limit[sampling])).nonzero()[0]

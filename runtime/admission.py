@@ -8,6 +8,8 @@ from kvproof.runtime.config import SchedulerConfig
 from kvproof.runtime.errors import RequestRefused
 from kvproof.runtime.request import Request
 
+_TOKEN_MAX = 2**63 - 1
+
 
 def token_limit(config: SchedulerConfig, request: Request) -> int:
     """Return the number of known tokens at which a request has its length."""
@@ -32,9 +34,16 @@ def _well_formed(request: Request) -> None:
         _refuse(request, "the id must be a string that is not empty.")
     if not request.prompt_token_ids:
         _refuse(request, "the prompt is empty; expected at least one token.")
-    wrong = [t for t in request.prompt_token_ids if not isinstance(t, int) or t < 0]
-    if wrong:
-        _refuse(request, f"saw the token {wrong[0]!r}; expected whole numbers from 0.")
+    for name, tokens in (
+        ("token", request.prompt_token_ids),
+        ("stop token", request.stop_token_ids),
+    ):
+        wrong = [t for t in tokens if not (isinstance(t, int) and 0 <= t <= _TOKEN_MAX)]
+        if wrong:
+            _refuse(
+                request,
+                f"saw the {name} {wrong[0]!r}; expected whole numbers from 0 to {_TOKEN_MAX}.",
+            )
     if not isinstance(request.max_tokens, int) or request.max_tokens < 1:
         _refuse(request, f"max_tokens is {request.max_tokens!r}; expected 1 or more.")
 

@@ -11,7 +11,7 @@ from kvproof.core import State
 from kvproof.runtime.request import Request
 from kvproof.runtime.token_store import TokenStore
 
-NO_TOKEN = -1
+NO_TOKEN = -(2**63)  # below anything that a model can sample
 
 
 class RequestTable:

@@ -12,7 +12,7 @@ import numpy as np
 from kvproof.core import batches, rows
 from kvproof.core.arrays import Integers
 from kvproof.runtime.books import Books
-from kvproof.runtime.errors import BrokenInvariant
+from kvproof.runtime.errors import BrokenInvariant, CallerError
 from kvproof.runtime.step_plan import StepPlan, Stretch
 
 Victim = Callable[[Integers], int]
@@ -83,11 +83,23 @@ def _make_room(books: Books, plan: StepPlan, needy: int, choose_victim: Victim) 
     wanted = min(int(_limited(books, np.array([wanted]))[0]), step.budget_left)
     end = request.computed[needy] + wanted
     while end > (request.held[needy] + books.state.pool.free) * books.state.block_size:
-        victim = choose_victim(books.running.rows)
+        victim = _chosen(books, choose_victim)
         _preempt(books, plan, victim, needy, wanted)
         if victim == needy:
             return False
     return True
+
+
+def _chosen(books: Books, choose_victim: Victim) -> int:
+    """Return the policy's victim; a row that does not run is the policy's mistake, not ours."""
+    running, chosen = books.running.rows, choose_victim(books.running.rows)
+    if not isinstance(chosen, int | np.integer) or not (running == chosen).any():
+        message = (
+            f"choose_victim returned {chosen!r}; expected one of the running rows"
+            f" {running.tolist()}."
+        )
+        raise CallerError(message)
+    return int(chosen)
 
 
 def _preempt(books: Books, plan: StepPlan, victim: int, needy: int, wanted: int) -> None:

@@ -14,7 +14,7 @@ from kvproof.runtime import accounting
 from kvproof.runtime.admission import check_request, token_limit
 from kvproof.runtime.books import Books
 from kvproof.runtime.config import SchedulerConfig
-from kvproof.runtime.errors import BrokenInvariant, StepOrderError
+from kvproof.runtime.errors import BrokenInvariant, CallerError, StepOrderError
 from kvproof.runtime.kv_pool import KVPool
 from kvproof.runtime.request import Request
 from kvproof.runtime.running_pass import Victim, last_running, schedule_running
@@ -39,6 +39,9 @@ class Scheduler:
             one to preempt. It cannot break an invariant: the core refuses a wrong choice.
         debug: check every declared invariant after each call.
 
+    Raises:
+        CallerError: If the pool is not of the size that is configured, or not made for debugging.
+
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Scheduler:
         debug: bool = False,
     ) -> None:
         """Make a scheduler without requests."""
+        _check_pool(config, kv_pool, debug)
         self.config, self.debug = config, debug
         self._kv_pool, self._choose_victim = kv_pool, choose_victim
         self._books = Books(config, self._poison if debug and kv_pool is not None else None)
@@ -86,6 +90,8 @@ class Scheduler:
 
         Raises:
             StepOrderError: If the step before has not been given to `update`; nothing has changed.
+            CallerError: If the victim policy chose a row that does not run. The step is given up:
+                nobody is scheduled, and the victims before that one stay preempted.
 
         """
         if self._in_flight is not None:
@@ -117,15 +123,15 @@ class Scheduler:
             message = f"saw the samples of step {output.step}, awaited: {awaited}; each step once."
             raise StepOrderError(message)
         tokens = accounting.sampled_tokens(output, sampled)
-        reasons = accounting.accept_tokens(self._books, output, tokens)
+        results = accounting.accept_tokens(self._books, output, tokens)
         accounting.close_frame(self._books)
         self._in_flight = self._buffers.current = None
-        if reasons:
-            self._ended.extend(int(output.sampling_rows[place]) for place in reasons)
+        if results.reasons:
+            self._ended.extend(results.ended_rows())
             accounting.leave_running(self._books)
         self._retire()
         self._check()
-        return StepResults(output.sampling_requests, tokens, reasons)
+        return results
 
     def abort(self, request_ids: str | Iterable[str]) -> list[str]:
         """End requests in whatever state they are; return the ids that were live.
@@ -134,6 +140,8 @@ class Scheduler:
         """
         names = [request_ids] if isinstance(request_ids, str) else list(request_ids)
         live = [name for name in dict.fromkeys(names) if self.status(name) in _LIVE]
+        if live:
+            self._buffers.fill_current()
         for name in live:
             row = self._books.table.row_of[name]
             accounting.abort(self._books, row)
@@ -200,10 +208,24 @@ class Scheduler:
         if not rows.begin(self._books.state):
             raise BrokenInvariant("no frame is in flight but a step cannot be opened.")
         plan = StepPlan()
-        schedule_running(self._books, plan, self._choose_victim)
+        try:
+            schedule_running(self._books, plan, self._choose_victim)
+        except BrokenInvariant:
+            raise
+        except Exception:  # whatever the victim policy raises
+            self._give_up(plan)
+            raise
         if not plan.preempted:
             schedule_waiting(self._books, plan)
         return plan
+
+    def _give_up(self, plan: StepPlan) -> None:
+        """Close an open step with nobody in it, so that the next one can be opened."""
+        state = self._books.state
+        undone = all(rows.unschedule(state, row) for row in plan.joined().rows.tolist())
+        if not (undone and rows.dispatch(state) and rows.process(state)):
+            raise BrokenInvariant("an open step cannot be given up.")
+        self._preemptions += len(plan.preempted)
 
     def _dispatch(self, plan: StepPlan) -> StepOutput:
         state, stretch = self._books.state, plan.joined()
@@ -256,6 +278,19 @@ class Scheduler:
     def _check(self) -> None:
         if self.debug:
             self.check()
+
+
+def _check_pool(config: SchedulerConfig, pool: KVPool | None, debug: bool) -> None:
+    if pool is None:
+        return
+    if (pool.num_blocks, pool.block_size) != (config.num_blocks, config.block_size):
+        message = (
+            f"the pool has {pool.num_blocks} blocks of {pool.block_size}, expected"
+            f" {config.num_blocks} of {config.block_size} as in the configuration."
+        )
+        raise CallerError(message)
+    if debug and not pool.debug:
+        raise CallerError("debug fills freed blocks with NaN; make the pool with debug=True too.")
 
 
 _NOBODY: frozenset[str] = frozenset()

@@ -66,11 +66,17 @@ class StepBuffers:
         if not output.num_requests:
             message = f"step {output.step} computes nothing; check total_num_scheduled_tokens."
             raise StepOrderError(message)
-        if self._filled_step != output.step:
-            self._fill(output)
+        self._fill(output)
         return self._view(output, torch.device(device))
 
+    def fill_current(self) -> None:
+        """Fill in the step in flight while the tables of its requests are still theirs."""
+        if self.current is not None and self.current.num_requests:
+            self._fill(self.current)
+
     def _fill(self, output: StepOutput) -> None:
+        if self._filled_step == output.step:
+            return
         self._fill_block_table(output)
         if output.total_num_scheduled_tokens == output.num_requests:
             self._fill_decodes(output)

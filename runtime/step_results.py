@@ -14,16 +14,18 @@ from kvproof.runtime.request import FinishReason, RequestOutput
 
 @frozen(eq=False)
 class StepResults:
-    """What `Scheduler.update` returns: iterate it for a `RequestOutput` of each sampled request.
+    """What `Scheduler.update` returns: iterate it for a `RequestOutput` of each accepted sample.
 
     Attributes:
         requests: the requests that got a token, object [S].
+        rows: the row of each, int64 [S].
         tokens: the token of each, int64 [S].
         reasons: why a request ended, for the places that did.
 
     """
 
     requests: NDArray[Any]
+    rows: Integers
     tokens: Integers
     reasons: Mapping[int, FinishReason]
 
@@ -37,6 +39,10 @@ class StepResults:
             zip(self.requests, self.tokens.tolist(), strict=True)
         ):
             yield RequestOutput(request.request_id, (token,), self.reasons.get(place))
+
+    def ended_rows(self) -> list[int]:
+        """Return the rows of the requests that ended, in the order of the batch."""
+        return [int(self.rows[place]) for place in self.reasons]
 
     def finished(self) -> list[RequestOutput]:
         """Return only the outputs that are the last of their request."""
