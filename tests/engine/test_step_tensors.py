@@ -3,10 +3,12 @@
 import attrs
 import pytest
 import torch
+from torch import Tensor
 
 from kvproof.runtime.step_tensors import Chunk, StepTensors
 
 BLOCK = 4
+TENSORS = [field.name for field in attrs.fields(StepTensors) if field.type in {Tensor, "Tensor"}]
 
 
 def two_requests(device: torch.device) -> StepTensors:
@@ -59,7 +61,7 @@ def test_an_empty_step_is_refused() -> None:
         StepTensors.from_chunks([], BLOCK)
 
 
-@pytest.mark.parametrize("name", [field.name for field in attrs.fields(StepTensors)][:10])
+@pytest.mark.parametrize("name", TENSORS)
 def test_check_names_the_tensor(device: torch.device, name: str) -> None:
     """A tensor of the wrong type is named with both types."""
     step = two_requests(device)
@@ -76,8 +78,6 @@ def test_check_names_the_tensor(device: torch.device, name: str) -> None:
         "slot_mapping",
         "query_start_loc",
         "block_table",
-        "kv_indptr",
-        "kv_last_page_len",
     ],
 )
 def test_check_names_the_length(device: torch.device, name: str) -> None:
