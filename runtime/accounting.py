@@ -12,17 +12,20 @@ import numpy as np
 
 from kvproof.core import Status, batches, rows
 from kvproof.core.arrays import Flags, Integers
+from kvproof.runtime import parking
 from kvproof.runtime.books import Books
 from kvproof.runtime.errors import BrokenInvariant, StepOrderError
+from kvproof.runtime.prefix_cache import PrefixCache
 from kvproof.runtime.request import FINISH_REASONS, FinishReason
+from kvproof.runtime.samples import Samples
 from kvproof.runtime.step_output import StepOutput
 from kvproof.runtime.step_results import StepResults
 
-Sampled = Mapping[str, int] | Sequence[int] | Integers | Any
+Sampled = Mapping[str, int | Sequence[int]] | Sequence[int] | Integers | Any
 
 
-def sampled_tokens(output: StepOutput, sampled: Sampled) -> Integers:
-    """Return one token for each sampling request, int64 [S], in the order of the batch.
+def sampled_tokens(output: StepOutput, sampled: Sampled) -> Samples:
+    """Return the tokens of each sampling request, in the order of the batch.
 
     Raises:
         StepOrderError: If requests are missing or unknown, the number of tokens is wrong, or
@@ -36,13 +39,13 @@ def sampled_tokens(output: StepOutput, sampled: Sampled) -> Integers:
     if len(tokens) != expected:
         message = (
             f"step {output.step}: saw {len(tokens)} sampled tokens, expected {expected}, one for"
-            " each entry of logits_indices."
+            " each of sampled_req_ids; with draft tokens, give a mapping from id to tokens."
         )
         raise StepOrderError(message)
-    return tokens
+    return Samples.single(tokens)
 
 
-def _by_request_id(output: StepOutput, sampled: Mapping[str, int]) -> Integers:
+def _by_request_id(output: StepOutput, sampled: Mapping[str, int | Sequence[int]]) -> Samples:
     names = output.sampled_req_ids
     missing, unknown = set(names) - set(sampled), set(sampled) - set(names)
     if missing or unknown:
@@ -51,7 +54,22 @@ def _by_request_id(output: StepOutput, sampled: Mapping[str, int]) -> Integers:
             " that do not sample in it; give one for each of sampled_req_ids."
         )
         raise StepOrderError(message)
-    return _whole_numbers(output, [sampled[name] for name in names])
+    if all(not isinstance(sampled[name], Sequence) for name in names):
+        return Samples.single(_whole_numbers(output, [sampled[name] for name in names]))
+    lists = [_as_list(output, sampled[name]) for name in names]
+    for name, tokens, most in zip(names, lists, output.most_samples.tolist(), strict=True):
+        if not 1 <= len(tokens) <= most:
+            message = (
+                f"step {output.step}: saw {len(tokens)} tokens for {name!r}, expected 1 to {most}:"
+                " one, and one for each accepted draft token."
+            )
+            raise StepOrderError(message)
+    return Samples.ragged(lists)
+
+
+def _as_list(output: StepOutput, tokens: int | Sequence[int]) -> list[int]:
+    given = tokens if isinstance(tokens, Sequence) else [tokens]
+    return _whole_numbers(output, given).tolist()  # type: ignore[no-any-return]
 
 
 def _whole_numbers(output: StepOutput, sampled: Sequence[int] | Integers | Any) -> Integers:
@@ -65,7 +83,7 @@ def _whole_numbers(output: StepOutput, sampled: Sequence[int] | Integers | Any) 
     return tokens.astype(np.int64, copy=False)
 
 
-def accept_tokens(books: Books, output: StepOutput, tokens: Integers) -> StepResults:
+def accept_tokens(books: Books, output: StepOutput, samples: Samples) -> StepResults:
     """Account for the samples of a frame; return those that were accepted, and why requests ended.
 
     A request that was aborted while the frame was in flight gets nothing.
@@ -75,9 +93,12 @@ def accept_tokens(books: Books, output: StepOutput, tokens: Integers) -> StepRes
         running = books.state.request.status[sampling] == Status.RUNNING
         _discard(books, sampling[~running])
         books.aborted_in_flight = False
-        sampling, requests, tokens = sampling[running], requests[running], tokens[running]
-    ends = _append(books, sampling, tokens) if len(sampling) else {}
-    return StepResults(requests, sampling, tokens, ends)
+        sampling, requests, samples = sampling[running], requests[running], samples.only(running)
+    if not len(sampling):
+        return StepResults(requests, sampling, samples, {})
+    if samples.counts is not None:
+        samples = _cut(books, sampling, samples)
+    return StepResults(requests, sampling, samples, _append(books, sampling, samples))
 
 
 def _discard(books: Books, ended: Integers) -> None:
@@ -86,16 +107,53 @@ def _discard(books: Books, ended: Integers) -> None:
             raise BrokenInvariant(f"row {row} has ended but is owed no sample.")
 
 
-def _append(books: Books, sampling: Integers, tokens: Integers) -> dict[int, FinishReason]:
-    """Append a token to each row, and end those that are complete; return why, by place."""
+def _cut(books: Books, sampling: Integers, samples: Samples) -> Samples:
+    """Leave out what a request sampled beyond its first stop token or its limit."""
+    request = books.state.request
+    room = (request.limit[sampling] - request.known[sampling]).tolist()
+    lists = [
+        _until_stop(tokens[:most], books.table.stops(row))
+        for row, tokens, most in zip(sampling.tolist(), samples.lists(), room, strict=True)
+    ]
+    return Samples.ragged(lists)
+
+
+def _until_stop(tokens: list[int], stops: frozenset[int]) -> list[int]:
+    for place, token in enumerate(tokens):
+        if token in stops:
+            return tokens[: place + 1]
+    return tokens
+
+
+def _append(books: Books, sampling: Integers, samples: Samples) -> dict[int, FinishReason]:
+    """Append tokens to each row, and end those that are complete; return why, by place."""
     request, store = books.state.request, books.table.tokens
     known = request.known[sampling]
-    stops = _stops(books, sampling, tokens)
-    if not batches.accept(books.state, sampling, stops):
-        raise BrokenInvariant(f"rows {sampling.tolist()} may not accept a sample.")
-    store.tokens[store.starts[sampling] + known] = tokens
-    ends = (stops | (known + 1 == request.limit[sampling])).nonzero()[0]
+    stops = _stops(books, sampling, samples.last())
+    counts = 1 if samples.counts is None else samples.counts
+    if not _accept(books, sampling, samples, stops):
+        raise BrokenInvariant(f"rows {sampling.tolist()} may not accept {counts} samples.")
+    store.append(sampling, known, samples)
+    if books.prefix is not None:
+        _learn(books.prefix, books, sampling, known)
+    ends = (stops | (known + counts == request.limit[sampling])).nonzero()[0]
     return {int(i): finish(books, int(sampling[i]), bool(stops[i])) for i in ends}
+
+
+def _learn(prefix: PrefixCache, books: Books, sampling: Integers, before: Integers) -> None:
+    """Hash the blocks that the new tokens have filled, so that no step has to."""
+    size, now = books.state.block_size, books.state.request.known[sampling]
+    filled = now // size > before // size
+    for row, tokens in zip(sampling[filled].tolist(), now[filled].tolist(), strict=True):
+        prefix.learn(row, tokens)
+
+
+def _accept(books: Books, sampling: Integers, samples: Samples, stops: Flags) -> bool:
+    if samples.counts is not None:
+        return batches.accept(books.state, sampling, samples.counts, stops)
+    if not books.config.num_speculative_tokens:
+        return batches.accept_one(books.state, sampling, stops)
+    return batches.accept(books.state, sampling, np.ones(len(sampling), dtype=np.int64), stops)
 
 
 def _stops(books: Books, sampling: Integers, tokens: Integers) -> Flags:
@@ -109,6 +167,11 @@ def _stops(books: Books, sampling: Integers, tokens: Integers) -> Flags:
 
 def finish(books: Books, row: int, stopped: bool) -> FinishReason:
     """End a complete request; its blocks go behind a fence."""
+    if books.encoder is not None:
+        books.encoder.let_go(row)
+    if books.table.requests[row].resumable:
+        parking.park_session(books, row)
+        return FinishReason.STOP if stopped else FinishReason.LENGTH
     fence = books.fences.vacant()
     finish_row = rows.finish_stopped if stopped else rows.finish_length
     if not finish_row(books.state, row, fence):
@@ -119,16 +182,28 @@ def finish(books: Books, row: int, stopped: bool) -> FinishReason:
 
 def abort(books: Books, row: int) -> None:
     """End a live request, whatever its state; its blocks go behind a fence."""
-    waiting = books.state.request.cells.status[row] != Status.RUNNING
+    if books.encoder is not None:
+        books.encoder.let_go(row)
+    status = books.state.request.cells.status[row]
     fence = books.fences.vacant()
     if not rows.abort(books.state, row, fence):
         raise BrokenInvariant(f"row {row} is live but may not be aborted.")
     books.fences.close(fence)
-    if waiting:
+    if status in (Status.WAITING, Status.PREEMPTED):
         books.waiting.remove(row)
-    else:
+    elif status == Status.RUNNING:
         books.running.remove(row)
         books.aborted_in_flight |= bool(books.state.request.cells.owed[row])
+
+
+def release_items(books: Books, output: StepOutput) -> None:
+    """Release the encoder entries of items that the frame has passed."""
+    if books.encoder is None:
+        return
+    cells = books.state.request.cells
+    for row in output.rows.tolist():
+        if cells.status[row] == Status.RUNNING:
+            books.encoder.release(row, cells.computed[row])
 
 
 def leave_running(books: Books) -> None:

@@ -16,11 +16,20 @@ def token_limit(config: SchedulerConfig, request: Request) -> int:
     return min(len(request.prompt_token_ids) + request.max_tokens, config.max_model_len)
 
 
+def token_ceiling(config: SchedulerConfig, request: Request) -> int:
+    """Return the tokens that a request may have computed at most, draft tokens among them."""
+    if config.profile.drafts_beyond_limit:
+        return config.max_model_len
+    return token_limit(config, request) - 1
+
+
 def check_request(config: SchedulerConfig, request: Request, live: Container[str]) -> None:
     """Raise RequestRefused for a request that cannot be taken."""
     _well_formed(request)
     _fits_the_model(config, request)
-    _fits_the_pool(config, request)
+    _items_fit(config, request)
+    if not config.profile.accepts_what_never_fits:
+        check_fits_the_pool(config, request)
     if request.request_id in live:
         _refuse(request, "the id is in use by a live request; choose another.")
 
@@ -48,6 +57,26 @@ def _well_formed(request: Request) -> None:
         _refuse(request, f"max_tokens is {request.max_tokens!r}; expected 1 or more.")
 
 
+def _items_fit(config: SchedulerConfig, request: Request) -> None:
+    """Refuse items that could never be computed, or that stand for tokens that are not there."""
+    prompt, end = len(request.prompt_token_ids), 0
+    most = min(config.encoder_cache_size, config.max_num_encoder_input_tokens)
+    for item in request.mm_features:
+        if item.length < 1 or item.offset < end or item.end > prompt:
+            _refuse(
+                request,
+                f"the item {item.identifier!r} stands for tokens {item.offset} to {item.end},"
+                f" expected some within {end} to {prompt}, one item after the other.",
+            )
+        if item.length > most:
+            _refuse(
+                request,
+                f"the item {item.identifier!r} has {item.length} embeddings, but a step computes"
+                f" and the encoder cache holds at most {most}.",
+            )
+        end = item.end
+
+
 def _fits_the_model(config: SchedulerConfig, request: Request) -> None:
     prompt = len(request.prompt_token_ids)
     if prompt >= config.max_model_len:
@@ -58,9 +87,9 @@ def _fits_the_model(config: SchedulerConfig, request: Request) -> None:
         )
 
 
-def _fits_the_pool(config: SchedulerConfig, request: Request) -> None:
+def check_fits_the_pool(config: SchedulerConfig, request: Request) -> None:
     """Refuse what an empty pool could not hold (vllm#39734); the last sample needs no slot."""
-    tokens = token_limit(config, request) - 1
+    tokens = token_ceiling(config, request) + config.num_lookahead_tokens
     needed = -(-tokens // config.block_size)
     if needed > config.num_usable_blocks:
         _refuse(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -10,12 +9,23 @@ import numpy as np
 from kvproof.core import State, batches
 from kvproof.core import rows as core_rows
 from kvproof.core.arrays import Integers
+from kvproof.runtime.block_hash import block_hash
 from kvproof.runtime.config import SchedulerConfig
+from kvproof.runtime.encoder_cache import EncoderCache
 from kvproof.runtime.errors import BrokenInvariant
 from kvproof.runtime.fences import Fences
 from kvproof.runtime.free_queue import FreeQueue
 from kvproof.runtime.ordered_rows import OrderedRows
+from kvproof.runtime.prefix_cache import PrefixCache
+from kvproof.runtime.request import Request
 from kvproof.runtime.request_table import RequestTable
+from kvproof.runtime.waiting_queue import (
+    FirstComeQueue,
+    OrderedQueue,
+    PriorityQueue,
+    WaitingQueue,
+)
+from kvproof.runtime.waiting_request import Order, WaitingRequest
 
 
 class Books:
@@ -28,11 +38,19 @@ class Books:
         fences: blocks on their way back to the queue.
         running: rows of RUNNING requests, in the order in which a step visits them.
         waiting: rows of WAITING and PREEMPTED requests, the next to be admitted first.
+        prefix: the prefix cache, if it is enabled.
+        encoder: the encoder cache, if there is one.
         aborted_in_flight: some request has ended that the frame in flight still owes a sample.
+        deferred: the last step left requests waiting because it deferred prefills.
 
     """
 
-    def __init__(self, config: SchedulerConfig, on_free: Callable[[Integers], None] | None) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        on_free: Callable[[Integers], None] | None,
+        order: Order | None = None,
+    ) -> None:
         """Make the books of a scheduler without requests."""
         self.config = config
         self.state = State(config.constants(), requests=64, fences=16)
@@ -40,14 +58,47 @@ class Books:
         self.queue = FreeQueue(config.num_blocks)
         self.fences = Fences(self.state, self.queue, on_free)
         self.running = OrderedRows(config.max_num_seqs)
-        self.waiting: deque[int] = deque()
+        self.waiting = _waiting_queue(config, self.table, order)
+        self.prefix: PrefixCache | None = None
+        if config.enable_prefix_caching:
+            early = config.profile.publishes_at_allocation
+            chosen = block_hash(config.prefix_caching_hash_algo, config.hash_seed)
+            tokens = self.table.tokens
+            self.prefix = PrefixCache(self.state, tokens, chosen, at_allocation=early)
+        self.encoder = EncoderCache(self.state) if config.encoder_cache_size else None
         self.aborted_in_flight = False
+        self.deferred = False
+
+    def expect(self, request: Request, known: int, limit: int, preemptions: int = 0) -> None:
+        """Ask the order policy, if there is one, where a request is going to be queued.
+
+        It may raise; call this before anything changes.
+        """
+        if isinstance(self.waiting, OrderedQueue):
+            self.waiting.expect(
+                WaitingRequest(
+                    request.request_id,
+                    request.priority,
+                    request.arrival_time,
+                    known,
+                    limit - known,
+                    preemptions,
+                )
+            )
+
+    def expect_row(self, row: int, preemptions: int = 0) -> None:
+        """Ask the same about the request in a row, after so many preemptions more."""
+        cells = self.state.request.cells
+        already = cells.preemptions[row] + preemptions
+        self.expect(self.table.requests[row], cells.known[row], cells.limit[row], already)
 
     def growth(self, rows: Integers, ends: Integers) -> tuple[Integers, Integers]:
         """Return which places of `rows` lack blocks to hold `ends` tokens, and how many each.
 
-        Both are int64 [k], k the number of rows that lack any.
+        Slots for look-ahead are counted. Both are int64 [k], k the number of rows that lack any.
         """
+        if self.config.num_lookahead_tokens:
+            ends = ends + self.config.num_lookahead_tokens
         lacking = ends - self.state.request.held[rows] * self.state.block_size
         places = (lacking > 0).nonzero()[0]
         return places, (lacking[places] + (self.state.block_size - 1)) // self.state.block_size
@@ -56,6 +107,8 @@ class Books:
         """Give the next free block to each row in turn; return the blocks, int64 [len(rows)]."""
         taken = self.queue.take(len(rows))
         blocks = np.array(taken, dtype=np.int64)
+        if self.prefix is not None:
+            self.prefix.evict(blocks)
         if len(taken) <= _FEW:
             pairs = zip(rows.tolist(), taken, strict=True)
             grown = all(core_rows.grow(self.state, row, block) for row, block in pairs)
@@ -64,6 +117,14 @@ class Books:
         if not grown:
             raise BrokenInvariant(f"rows {rows.tolist()} may not take blocks {taken}.")
         return blocks
+
+
+def _waiting_queue(
+    config: SchedulerConfig, table: RequestTable, order: Order | None
+) -> WaitingQueue:
+    if order is not None:
+        return OrderedQueue(order)
+    return PriorityQueue(table) if config.policy == "priority" else FirstComeQueue()
 
 
 _FEW = 12  # Up to here the scalar row, again and again, costs less than its batch form.

@@ -17,7 +17,9 @@ from kvproof.runtime.free_queue import FreeQueue
 class Fences:
     """The fences in use, oldest first, and the free queue that their blocks return to.
 
-    `on_free` is called with the ids of blocks that nothing names any more, int64 [n].
+    A freed block that is published waits behind all others to be taken, so that it can be shared
+    until then; one that is not is taken first. Rule: vLLM BlockPool.free_blocks.
+    `on_free` is called with the ids of blocks whose content nobody can want any more, int64 [n].
     """
 
     def __init__(
@@ -58,6 +60,8 @@ class Fences:
         if blocks is None:
             raise BrokenInvariant(f"fence {fence} is over but its blocks cannot be released.")
         freed = blocks[self._state.block.queued[blocks]]
-        self._queue.put_first(freed.tolist())
-        if self._on_free is not None and len(freed):
-            self._on_free(freed)
+        published = self._state.block.content[freed] != 0
+        self._queue.put_first(freed[~published].tolist())
+        self._queue.put_last(freed[published].tolist())
+        if self._on_free is not None and not published.all():
+            self._on_free(freed[~published])

@@ -33,6 +33,31 @@ def _as_set(tokens: Iterable[int]) -> frozenset[int]:
     return frozenset(tokens)
 
 
+@frozen
+class EncoderItem:
+    """An image or other input that an encoder turns into embeddings for some prompt tokens.
+
+    Attributes:
+        identifier: says what the item contains; equal items share one entry of the cache.
+        offset: the first of the prompt tokens that stand for it.
+        length: how many they are, one embedding each.
+
+    """
+
+    identifier: str
+    offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """The first token behind the item."""
+        return self.offset + self.length
+
+
+def _as_items(items: Iterable[EncoderItem]) -> tuple[EncoderItem, ...]:
+    return tuple(items)
+
+
 @frozen(eq=False)
 class Request:
     """One prompt to be continued.
@@ -42,6 +67,11 @@ class Request:
         prompt_token_ids: at least one token.
         max_tokens: tokens to sample at most, at least 1.
         stop_token_ids: tokens that end the request when sampled; they are part of the output.
+        priority: the least runs first, under the policy "priority".
+        needs_grammar: parked until `Scheduler.grammar_ready` says that its grammar is compiled.
+        resumable: a session: at the end of a turn it is parked until `continue_session`.
+        mm_features: items for the encoder, in the order of their tokens.
+        cache_salt: requests with different salts share no blocks.
         arrival_time: seconds on the caller's clock; kept for policies and statistics.
 
     """
@@ -51,6 +81,11 @@ class Request:
     max_tokens: int = 16
     stop_token_ids: frozenset[int] = field(default=frozenset(), converter=_as_set)
     arrival_time: float = 0.0
+    priority: int = 0
+    cache_salt: str = ""
+    needs_grammar: bool = False
+    resumable: bool = False
+    mm_features: tuple[EncoderItem, ...] = field(default=(), converter=_as_items)
 
 
 @frozen

@@ -18,7 +18,8 @@ class RequestTable:
     """Rows for live requests; the columns grow with the number of requests.
 
     `stop_token` is int64 [rows]: the one token that stops a row's request, or `NO_TOKEN`; rows
-    with several are in `several_stops`. `serial` is int64 [rows]: a number no other request has.
+    with several are in `several_stops`. `serial` is int64 [rows]: a number that no other request
+    has, nor another turn of the same session.
     """
 
     def __init__(self, state: State) -> None:
@@ -29,6 +30,8 @@ class RequestTable:
         self.requests: NDArray[Any] = np.full(rows, None, dtype=object)
         self.stop_token = np.full(rows, NO_TOKEN, dtype=np.int64)
         self.serial = np.zeros(rows, dtype=np.int64)
+        self.priority = np.zeros(rows, dtype=np.int64)
+        self.arrival = np.zeros(rows, dtype=np.float64)
         self.several_stops: dict[int, frozenset[int]] = {}
         self.row_of: dict[str, int] = {}
         self._vacant = list(range(rows - 1, -1, -1))
@@ -45,13 +48,20 @@ class RequestTable:
         self._vacant.remove(row) if self._vacant[-1] != row else self._vacant.pop()
         self.requests[row] = request
         self.row_of[request.request_id] = row
-        self.serial[row] = self._next_serial
-        self._next_serial += 1
+        self._number(row)
+        self.priority[row], self.arrival[row] = request.priority, request.arrival_time
         self.tokens.allocate(row, request.prompt_token_ids, limit)
         stops = request.stop_token_ids
         self.stop_token[row] = next(iter(stops)) if len(stops) == 1 else NO_TOKEN
         if len(stops) > 1:
             self.several_stops[row] = stops
+
+    def replace(self, row: int, request: Request, limit: int) -> None:
+        """Put the next turn of a session into its row, with room for `limit` tokens."""
+        self.requests[row] = request
+        self._number(row)
+        self.tokens.release(row)
+        self.tokens.allocate(row, request.prompt_token_ids, limit)
 
     def remove(self, row: int) -> None:
         """Leave a row vacant."""
@@ -61,9 +71,24 @@ class RequestTable:
         self.tokens.release(row)
         self._vacant.append(row)
 
+    def stops(self, row: int) -> frozenset[int]:
+        """Return the tokens that end a row's request."""
+        stops: frozenset[int] = self.requests[row].stop_token_ids
+        return stops
+
+    def remaining(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many tokens the requests in the given rows may still sample."""
+        request = self._state.request
+        left: NDArray[np.int64] = request.limit[rows] - request.known[rows]
+        return left
+
     def request_ids(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the ids of the requests in the given rows."""
         return [request.request_id for request in self.requests[rows]]
+
+    def _number(self, row: int) -> None:
+        self.serial[row] = self._next_serial
+        self._next_serial += 1
 
     def _grow(self) -> None:
         old = len(self.requests)
@@ -73,4 +98,6 @@ class RequestTable:
         self.requests = np.concatenate([self.requests, np.full(old, None, dtype=object)])
         self.stop_token = np.concatenate([self.stop_token, np.full(old, NO_TOKEN)])
         self.serial = np.concatenate([self.serial, np.zeros(old, dtype=np.int64)])
+        self.priority = np.concatenate([self.priority, np.zeros(old, dtype=np.int64)])
+        self.arrival = np.concatenate([self.arrival, np.zeros(old, dtype=np.float64)])
         self._vacant = list(range(rows - 1, old - 1, -1))

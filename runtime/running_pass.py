@@ -12,57 +12,95 @@ import numpy as np
 from kvproof.core import batches, rows
 from kvproof.core.arrays import Integers
 from kvproof.runtime.books import Books
+from kvproof.runtime.encoder_cache import EncoderPlan
 from kvproof.runtime.errors import BrokenInvariant, CallerError
+from kvproof.runtime.running_view import RunningView
 from kvproof.runtime.step_plan import StepPlan, Stretch
+from kvproof.runtime.wish import Wish
 
-Victim = Callable[[Integers], int]
+Victim = Callable[[RunningView], int]
 
 
-def last_running(running: Integers) -> int:
-    """Choose the request that was admitted last (FCFS); `running` is in the order of visits."""
-    return int(running[-1])
+def last_running(running: RunningView) -> int:
+    """Choose the request that was admitted last (FCFS)."""
+    return int(running.rows[-1])
+
+
+def least_urgent(running: RunningView) -> int:
+    """Choose the greatest (priority, arrival time), the first of equals in the order of visits."""
+    urgency = np.lexsort((running.arrival_time, running.priority))
+    last = urgency[-1]
+    equal = (running.priority == running.priority[last]) & (
+        running.arrival_time == running.arrival_time[last]
+    )
+    return int(running.rows[equal.nonzero()[0][0]])
 
 
 def schedule_running(books: Books, plan: StepPlan, choose_victim: Victim) -> None:
     """Schedule running requests in order until the budget, or the last of them, is reached."""
     position, step = 0, books.state.step
     while position < len(books.running) and step.budget_left > 0:
-        position = _schedule_stretch(books, plan, position)
+        end = _next_with_items(books, position)
+        if end > position:
+            position = _schedule_stretch(books, plan, position, end)
         if position == len(books.running) or step.budget_left == 0:
             return
-        needy = int(books.running.rows[position])
-        if not _make_room(books, plan, needy, choose_victim):
+        following = _serve_one(books, plan, position, choose_victim)
+        if following is None:
             return
-        position = int(np.flatnonzero(books.running.rows == needy)[0])
+        position = following
 
 
-def _schedule_stretch(books: Books, plan: StepPlan, position: int) -> int:
+def _next_with_items(books: Books, position: int) -> int:
+    """Return where the next request stands that has items for the encoder: it goes by itself."""
+    if books.encoder is None:
+        return len(books.running)
+    rows_left = books.running.rows[position:].tolist()
+    with_items = (place for place, row in enumerate(rows_left) if books.encoder.has_items(row))
+    return position + next(with_items, len(rows_left))
+
+
+def _schedule_stretch(books: Books, plan: StepPlan, position: int, end: int) -> int:
     """Schedule the longest run of requests that budget and free blocks allow; return its end."""
-    request = books.state.request
     running = books.running.rows
-    stretch = running[position:] if position else running
-    computed, known = request.computed[stretch], request.known[stretch]
-    tokens = _within_budget(_limited(books, known - computed), books.state.step.budget_left)
-    places, missing = books.growth(stretch[: len(tokens)], computed[: len(tokens)] + tokens)
+    stretch = running if end - position == len(running) else running[position:end]
+    wish = _wish(books, stretch)
+    if not len(wish.rows):
+        return end
+    tokens = _within_budget(wish.tokens, books.state.step.budget_left)
     count = len(tokens)
+    places, missing = books.growth(wish.rows[:count], wish.computed[:count] + tokens)
     if int(np.add.reduce(missing)) > books.state.pool.free:
         fit = int(missing.cumsum().searchsorted(books.state.pool.free, side="right"))
         count, places, missing = int(places[fit]), places[:fit], missing[:fit]
-    if count < len(stretch):
-        stretch, tokens = stretch[:count], tokens[:count]
-        computed, known = computed[:count], known[:count]
     if count:
-        grown = stretch[places].repeat(missing)
-        blocks = books.take_blocks(grown) if len(grown) else grown
-        if not batches.schedule(books.state, stretch, tokens):
-            raise BrokenInvariant(f"rows {stretch.tolist()} may not get {tokens.tolist()} tokens.")
-        plan.stretches.append(Stretch(stretch, tokens, computed, known, grown, blocks))
-    return position + count
+        _give(books, plan, wish.first(count, tokens), places, missing)
+    return position + wish.end_of(count, len(tokens), len(stretch))
 
 
-def _limited(books: Books, tokens: Integers) -> Integers:
-    threshold = books.config.long_prefill_token_threshold
-    return np.minimum(tokens, threshold) if threshold else tokens
+def _wish(books: Books, stretch: Integers) -> Wish:
+    """Return what each request would get, had it the step to itself; who gets nothing is left out.
+
+    A step that defers prefills serves decodes only (vLLM Scheduler.schedule, defer_prefills).
+    """
+    request, config = books.state.request, books.config
+    computed, known = request.computed[stretch], request.known[stretch]
+    tokens = known - computed
+    if config.num_speculative_tokens:
+        most = np.minimum(request.ceiling[stretch], config.max_model_len - 1)
+        tokens = np.minimum(tokens + request.drafts[stretch], most - computed)
+    if config.long_prefill_token_threshold:
+        tokens = np.minimum(tokens, config.long_prefill_token_threshold)
+    if not books.state.step.is_deferring and not config.num_speculative_tokens:
+        return Wish(stretch, computed, known, tokens, None)
+    wanted = tokens > 0
+    if books.state.step.is_deferring:
+        wanted &= request.decoding[stretch]
+    if wanted.all():
+        return Wish(stretch, computed, known, tokens, None)
+    return Wish(
+        stretch[wanted], computed[wanted], known[wanted], tokens[wanted], wanted.nonzero()[0]
+    )
 
 
 def _within_budget(tokens: Integers, budget: int) -> Integers:
@@ -76,23 +114,73 @@ def _within_budget(tokens: Integers, budget: int) -> Integers:
     return tokens
 
 
-def _make_room(books: Books, plan: StepPlan, needy: int, choose_victim: Victim) -> bool:
-    """Preempt victims until `needy` can have its tokens; False if it became a victim itself."""
-    request, step = books.state.request.cells, books.state.step
-    wanted = request.known[needy] - request.computed[needy]
-    wanted = min(int(_limited(books, np.array([wanted]))[0]), step.budget_left)
-    end = request.computed[needy] + wanted
-    while end > (request.held[needy] + books.state.pool.free) * books.state.block_size:
+def _give(books: Books, plan: StepPlan, wish: Wish, places: Integers, missing: Integers) -> None:
+    """Give blocks and tokens to a stretch of running requests."""
+    grown = wish.rows[places].repeat(missing)
+    blocks = books.take_blocks(grown) if len(grown) else grown
+    if not batches.schedule(books.state, wish.rows, wish.tokens):
+        raise BrokenInvariant(
+            f"rows {wish.rows.tolist()} may not get {wish.tokens.tolist()} tokens."
+        )
+    stretch = Stretch(wish.rows, wish.tokens, wish.computed, wish.known, grown, blocks)
+    plan.stretches.append(stretch)
+    if books.prefix is not None and books.prefix.at_allocation:
+        books.prefix.publish(stretch.rows, stretch.written())
+
+
+def _serve_one(books: Books, plan: StepPlan, position: int, choose_victim: Victim) -> int | None:
+    """Schedule the request at `position`, making room for it; return where the pass goes on.
+
+    None says that the request became a victim itself, which ends the pass.
+    """
+    wish, items = _wish_of_one(books, position)
+    if not len(wish.rows):
+        return position + 1
+    needy, early = int(wish.rows[0]), 0
+    while _lacks_blocks(books, wish):
         victim = _chosen(books, choose_victim)
-        _preempt(books, plan, victim, needy, wanted)
+        scheduled = bool(books.state.request.cells.scheduled[victim])
+        place = int((books.running.rows == victim).nonzero()[0][0])
+        passed_over = place < position - early
+        early += scheduled if books.config.profile.skips_after_early_victim else passed_over
+        _preempt(books, plan, victim, needy, int(wish.tokens[0]))
         if victim == needy:
-            return False
-    return True
+            return None
+        wish, items = _with_items(books, wish)  # The victim may have been to compute one of them.
+    places, missing = books.growth(wish.rows, wish.computed + wish.tokens)
+    _give(books, plan, wish, places, missing)
+    if items is not None and books.encoder is not None:
+        books.encoder.take(needy, items)
+    return position - early + 1
+
+
+def _wish_of_one(books: Books, position: int) -> tuple[Wish, EncoderPlan | None]:
+    """Return what one request would get within the budget, and what it needs of the encoder."""
+    wish = _wish(books, books.running.rows[position : position + 1])
+    if not len(wish.rows):
+        return wish, None
+    return _with_items(books, wish.first(1, np.minimum(wish.tokens, books.state.step.budget_left)))
+
+
+def _with_items(books: Books, wish: Wish) -> tuple[Wish, EncoderPlan | None]:
+    """Return what is left of the wish of one request with the items that it can have now."""
+    row = int(wish.rows[0])
+    if books.encoder is None or not books.encoder.has_items(row):
+        return wish, None
+    items = books.encoder.plan(row, int(wish.computed[0]), int(wish.tokens[0]))
+    count = 1 if items.tokens else 0
+    return wish.first(count, np.full(count, items.tokens)), items
+
+
+def _lacks_blocks(books: Books, wish: Wish) -> bool:
+    _, missing = books.growth(wish.rows, wish.computed + wish.tokens)
+    return int(np.add.reduce(missing)) > books.state.pool.free
 
 
 def _chosen(books: Books, choose_victim: Victim) -> int:
     """Return the policy's victim; a row that does not run is the policy's mistake, not ours."""
-    running, chosen = books.running.rows, choose_victim(books.running.rows)
+    running = books.running.rows
+    chosen = choose_victim(RunningView.of(books.table, running))
     if not isinstance(chosen, int | np.integer) or not (running == chosen).any():
         message = (
             f"choose_victim returned {chosen!r}; expected one of the running rows"
@@ -105,15 +193,18 @@ def _chosen(books: Books, choose_victim: Victim) -> int:
 def _preempt(books: Books, plan: StepPlan, victim: int, needy: int, wanted: int) -> None:
     """Take a victim out of the step and out of the running list; its blocks come back."""
     state = books.state
+    books.expect_row(victim, preemptions=1)
     if state.request.cells.scheduled[victim]:
         _unschedule(books, plan, victim)
+    if books.encoder is not None:
+        books.encoder.let_go(victim)
     fence = books.fences.vacant()
     if not rows.preempt(state, victim, needy, wanted, fence):
         raise BrokenInvariant(f"row {victim} may not be preempted for row {needy}.")
     books.fences.close(fence)
     books.fences.drain()
     books.running.remove(victim)
-    books.waiting.appendleft(victim)
+    books.waiting.put_back(victim)
     plan.preempted.append(victim)
 
 
@@ -121,3 +212,5 @@ def _unschedule(books: Books, plan: StepPlan, victim: int) -> None:
     if not rows.unschedule(books.state, victim):
         raise BrokenInvariant(f"row {victim} is in the step but cannot be taken out of it.")
     plan.forget(victim)
+    if books.encoder is not None:
+        books.encoder.undo(victim)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,20 +10,22 @@ from numpy.typing import NDArray
 
 from kvproof.core import Status, invariants, rows
 from kvproof.core.arrays import Integers
-from kvproof.runtime import accounting
-from kvproof.runtime.admission import check_request, token_limit
+from kvproof.runtime import accounting, drafting, parking
+from kvproof.runtime.admission import check_request, token_ceiling, token_limit
 from kvproof.runtime.books import Books
 from kvproof.runtime.config import SchedulerConfig
 from kvproof.runtime.errors import BrokenInvariant, CallerError, StepOrderError
 from kvproof.runtime.kv_pool import KVPool
+from kvproof.runtime.prefix_cache import PrefixStatistics
 from kvproof.runtime.request import Request
-from kvproof.runtime.running_pass import Victim, last_running, schedule_running
+from kvproof.runtime.running_pass import Victim, last_running, least_urgent, schedule_running
 from kvproof.runtime.statistics import Statistics
 from kvproof.runtime.step_buffers import StepBuffers
 from kvproof.runtime.step_output import StepOutput
 from kvproof.runtime.step_plan import NOTHING, StepPlan
 from kvproof.runtime.step_results import StepResults
 from kvproof.runtime.waiting_pass import schedule_waiting
+from kvproof.runtime.waiting_request import Order
 
 
 class Scheduler:
@@ -32,11 +34,16 @@ class Scheduler:
     The order of calls is `schedule`, run the model, `update`, and again; requests may be added or
     aborted between any two of them. Rule: vLLM 0.25.1, `v1/core/sched/scheduler.py`.
 
+    A policy cannot break an invariant: it reads, and the core refuses a wrong choice. An exception
+    that it raises reaches the caller of `schedule` or of the call that queues a request.
+
     Args:
         config: the limits.
         kv_pool: memory whose freed blocks are filled with NaN in debug mode.
-        choose_victim: given the running rows in the order of visits, int64 [running], returns the
-            one to preempt. It cannot break an invariant: the core refuses a wrong choice.
+        choose_victim: given a view of the running requests, returns the row of the one to preempt;
+            by default the last one admitted, or under "priority" the least urgent.
+        order: given a waiting request, returns a key that sorts; the least is admitted first, and
+            of equals the one that waits longer. By default as `policy` says.
         debug: check every declared invariant after each call.
 
     Raises:
@@ -49,14 +56,17 @@ class Scheduler:
         config: SchedulerConfig,
         *,
         kv_pool: KVPool | None = None,
-        choose_victim: Victim = last_running,
+        choose_victim: Victim | None = None,
+        order: Order | None = None,
         debug: bool = False,
     ) -> None:
         """Make a scheduler without requests."""
         _check_pool(config, kv_pool, debug)
         self.config, self.debug = config, debug
-        self._kv_pool, self._choose_victim = kv_pool, choose_victim
-        self._books = Books(config, self._poison if debug and kv_pool is not None else None)
+        usual = least_urgent if config.policy == "priority" else last_running
+        self._kv_pool, self._choose_victim = kv_pool, choose_victim or usual
+        on_free = self._poison if debug and kv_pool is not None else None
+        self._books = Books(config, on_free, order)
         self._buffers = StepBuffers(config, self._books.state, self._books.table)
         self._in_flight: StepOutput | None = None
         self._last_batch: tuple[Integers, NDArray[Any]] = (
@@ -77,21 +87,60 @@ class Scheduler:
         """
         check_request(self.config, request, self._books.table.row_of)
         row = self._books.table.next_row()
-        limit = token_limit(self.config, request)
+        limit, most = token_limit(self.config, request), token_ceiling(self.config, request)
         prompt = len(request.prompt_token_ids)
-        if not rows.arrive(self._books.state, row, prompt, limit - prompt):
+        if not request.needs_grammar:
+            self._books.expect(request, prompt, limit)
+        checked = not self.config.profile.accepts_what_never_fits
+        arrive = rows.arrive if checked else rows.arrive_unchecked
+        if not arrive(self._books.state, row, prompt, limit - prompt, most):
             raise BrokenInvariant(f"row {row} is vacant but takes no request.")
-        self._books.table.insert(row, request, limit)
-        self._books.waiting.append(row)
+        self._books.table.insert(row, request, limit + self.config.num_speculative_tokens)
+        if self._books.prefix is not None:
+            self._books.prefix.arrive(row, prompt, request)
+        if self._books.encoder is not None:
+            self._books.encoder.arrive(row, request.mm_features)
+        if request.needs_grammar:
+            parking.await_grammar(self._books, row)
+        else:
+            self._books.waiting.add(row)
         self._check()
 
-    def schedule(self) -> StepOutput:
+    def grammar_ready(self, request_id: str) -> bool:
+        """Let a request that waited for its grammar wait for admission; False if none does."""
+        ready = self.status(request_id) is Status.WAITING_FOR_GRAMMAR
+        if ready:
+            parking.grammar_ready(self._books, self._books.table.row_of[request_id])
+            self._check()
+        return ready
+
+    def continue_session(
+        self, request_id: str, token_ids: Sequence[int], max_tokens: int = 16
+    ) -> None:
+        """Send the next input of a parked session, which then waits for admission again.
+
+        Raises:
+            RequestRefused: If no such session is parked, or the input could never fit; nothing has
+                changed then.
+
+        """
+        parking.continue_session(self._books, self.config, request_id, token_ids, max_tokens)
+        self._check()
+
+    def schedule(self, throttle_prefills: bool = False) -> StepOutput:
         """Decide the next step and dispatch it as a frame.
+
+        Args:
+            throttle_prefills: leave prefills to a later step, so that data-parallel ranks prefill
+                together. Ignored while no running request decodes, and while this rank is bound by
+                capacity: the last step that was not throttled left requests waiting
+                (vLLM Scheduler.schedule, prefill_capacity_bound).
 
         Raises:
             StepOrderError: If the step before has not been given to `update`; nothing has changed.
-            CallerError: If the victim policy chose a row that does not run. The step is given up:
-                nobody is scheduled, and the victims before that one stay preempted.
+            CallerError: If a policy chose a row that does not run, or a key that does not sort. The
+                step is given up, as when a policy raises: nobody is scheduled, and the victims
+                before that one stay preempted.
 
         """
         if self._in_flight is not None:
@@ -99,7 +148,7 @@ class Scheduler:
                 f"step {self._in_flight.step} is in flight; give its samples to update() first."
             )
             raise StepOrderError(message)
-        plan = self._decide()
+        plan = self._decide(throttle_prefills)
         self._in_flight = self._dispatch(plan)
         self._preemptions += len(plan.preempted)
         self._check()
@@ -124,6 +173,7 @@ class Scheduler:
             raise StepOrderError(message)
         tokens = accounting.sampled_tokens(output, sampled)
         results = accounting.accept_tokens(self._books, output, tokens)
+        accounting.release_items(self._books, output)
         accounting.close_frame(self._books)
         self._in_flight = self._buffers.current = None
         if results.reasons:
@@ -150,6 +200,60 @@ class Scheduler:
         self._retire()
         self._check()
         return live
+
+    def update_draft_tokens(self, drafts: Mapping[str, Sequence[int]]) -> None:
+        """Give requests draft tokens, to be tried with their next token; call it after `update`.
+
+        A request that is unknown, does not run or does not decode is passed over (vLLM
+        Scheduler.update_draft_token_ids), and drafts past what it may sample are cut.
+
+        Raises:
+            StepOrderError: If a step is in flight; nothing has changed then.
+            CallerError: If a request has more drafts than num_speculative_tokens, or some are no
+                whole numbers; nothing has changed.
+
+        """
+        if self._in_flight is not None:
+            message = f"step {self._in_flight.step} is in flight; give drafts after update()."
+            raise StepOrderError(message)
+        given = drafting.checked(drafts, self.config.num_speculative_tokens)
+        for name, tokens in given.items():
+            row = self._books.table.row_of.get(name)
+            if row is not None:
+                drafting.propose(self._books, row, tokens)
+        self._check()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes, as after a weight update; return whether it was done.
+
+        It is not while some block is in use (vLLM BlockPool.reset_prefix_cache).
+        """
+        return self._books.prefix is None or self._books.prefix.reset()
+
+    def take_events(self) -> list[dict[str, Any]]:
+        """Return the KV events since the last call; the first call turns them on."""
+        if self._books.prefix is None:
+            return []
+        self._books.prefix.events.wanted = True
+        return self._books.prefix.events.take()
+
+    def running_request_ids(self) -> list[str]:
+        """Return the running requests in the order in which a step visits them."""
+        return self._books.table.request_ids(self._books.running.rows)
+
+    def waiting_request_ids(self) -> list[str]:
+        """Return the waiting requests, the next to be admitted first."""
+        rows = np.array(list(self._books.waiting), dtype=np.int64)
+        return self._books.table.request_ids(rows)
+
+    def num_computed_tokens(self, request_id: str) -> int:
+        """Return how many tokens of a request are computed, or will be by the step in flight.
+
+        Raises:
+            KeyError: If the request is unknown or has left.
+
+        """
+        return self._books.state.request.cells.computed[self._books.table.row_of[request_id]]
 
     def status(self, request_id: str) -> Status | None:
         """Return the state of a request, or None if it is unknown or has left."""
@@ -178,13 +282,17 @@ class Scheduler:
         return entries
 
     def has_unfinished_requests(self) -> bool:
-        """Return whether some request waits or runs."""
+        """Return whether some request waits for admission or runs; parked ones do not count."""
         pool = self._books.state.pool
         return pool.running + pool.waiting > 0
 
     def statistics(self) -> Statistics:
         """Return counts of requests, blocks and preemptions, as they are now."""
         return Statistics.of(self._books, self._preemptions)
+
+    def prefix_statistics(self) -> PrefixStatistics:
+        """Return tokens looked up in the prefix cache and found, since the start."""
+        return PrefixStatistics() if self._books.prefix is None else self._books.prefix.statistics
 
     def free_block_ids(self) -> list[int]:
         """Return the free blocks in the order in which they will be taken."""
@@ -201,28 +309,33 @@ class Scheduler:
         queued = np.flatnonzero(self._books.state.block.queued).tolist()
         if sorted(self._books.queue) != queued:
             broken.append("the free queue and the core disagree about which blocks are free")
+        if self._books.prefix is not None:
+            broken += self._books.prefix.mismatches()
         if broken:
             raise BrokenInvariant("; ".join(broken) + ". This is a fault in kvproof.")
 
-    def _decide(self) -> StepPlan:
-        if not rows.begin(self._books.state):
+    def _decide(self, throttle_prefills: bool) -> StepPlan:
+        if not rows.begin(self._books.state, throttle_prefills):
             raise BrokenInvariant("no frame is in flight but a step cannot be opened.")
         plan = StepPlan()
         try:
             schedule_running(self._books, plan, self._choose_victim)
         except BrokenInvariant:
             raise
-        except Exception:  # whatever the victim policy raises
+        except Exception:  # whatever a policy raises
             self._give_up(plan)
             raise
         if not plan.preempted:
             schedule_waiting(self._books, plan)
+        self._books.deferred = plan.deferred
         return plan
 
     def _give_up(self, plan: StepPlan) -> None:
         """Close an open step with nobody in it, so that the next one can be opened."""
         state = self._books.state
         undone = all(rows.unschedule(state, row) for row in plan.joined().rows.tolist())
+        if self._books.encoder is not None:
+            self._books.encoder.undo_all()
         if not (undone and rows.dispatch(state) and rows.process(state)):
             raise BrokenInvariant("an open step cannot be given up.")
         self._preemptions += len(plan.preempted)
@@ -232,22 +345,38 @@ class Scheduler:
         total = state.token_budget - state.step.budget_left
         if not rows.dispatch(state):
             raise BrokenInvariant("an open step cannot be dispatched.")
+        prefix = self._books.prefix
+        if prefix is not None and not prefix.at_allocation:
+            prefix.publish(stretch.rows, stretch.written())
         output = StepOutput(
             step=state.step.issued,
             stretch=stretch,
             total_num_scheduled_tokens=total,
-            sampling_places=(stretch.computed + stretch.tokens == stretch.known).nonzero()[0],
+            sampling_places=(stretch.computed + stretch.tokens >= stretch.known).nonzero()[0],
             requests=self._requests_in(stretch.rows),
             new_rows=tuple(plan.new),
+            tables=plan.tables,
             resumed_rows=tuple(plan.resumed),
             resumed_req_ids=self._ids(plan.resumed),
             preempted_req_ids=self._ids(plan.preempted),
             finished_req_ids=frozenset(self._finished_ids) if self._finished_ids else _NOBODY,
             buffers=self._buffers,
+            scheduled_encoder_inputs=self._encoder_inputs(),
+            free_encoder_mm_hashes=self._freed_entries(),
         )
         self._finished_ids.clear()
         self._buffers.current = output
         return output
+
+    def _encoder_inputs(self) -> dict[str, list[int]]:
+        if self._books.encoder is None:
+            return {}
+        requests = self._books.table.requests
+        computing = self._books.encoder.dispatched()
+        return {requests[row].request_id: places for row, places in computing.items()}
+
+    def _freed_entries(self) -> list[str]:
+        return [] if self._books.encoder is None else self._books.encoder.take_freed()
 
     def _requests_in(self, batch: Integers) -> NDArray[Any]:
         """Return the requests of a batch; the same array while the batch is the same array."""
@@ -267,6 +396,10 @@ class Scheduler:
             if rows.retire(self._books.state, row):
                 self._finished_ids.add(self._books.table.requests[row].request_id)
                 self._books.table.remove(row)
+                if self._books.prefix is not None:
+                    self._books.prefix.leave(row)
+                if self._books.encoder is not None:
+                    self._books.encoder.leave(row)
             else:
                 staying.append(row)
         self._ended = staying
@@ -294,4 +427,10 @@ def _check_pool(config: SchedulerConfig, pool: KVPool | None, debug: bool) -> No
 
 
 _NOBODY: frozenset[str] = frozenset()
-_LIVE = (Status.WAITING, Status.RUNNING, Status.PREEMPTED)
+_LIVE = (
+    Status.WAITING,
+    Status.RUNNING,
+    Status.PREEMPTED,
+    Status.WAITING_FOR_GRAMMAR,
+    Status.WAITING_FOR_STREAMING,
+)

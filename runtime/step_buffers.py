@@ -30,7 +30,7 @@ class StepBuffers:
     With T = max_num_batched_tokens, B = max_num_seqs and W = max_blocks_per_request:
     `input_ids`, `positions`, `slot_mapping` int64 [T]; `query_start_loc` int32 [B + 1];
     `seq_lens` int32 [B]; `block_table` int32 [B, W], the null block beyond each table;
-    `logits_indices` int64 [B].
+    `logits_indices` int64 [T].
     """
 
     def __init__(self, config: SchedulerConfig, state: State, table: RequestTable) -> None:
@@ -45,7 +45,7 @@ class StepBuffers:
                 "query_start_loc": _zeros(torch.int32, batch + 1),
                 "seq_lens": _zeros(torch.int32, batch),
                 "block_table": _zeros(torch.int32, batch, config.max_blocks_per_request),
-                "logits_indices": _zeros(torch.int64, batch),
+                "logits_indices": _zeros(torch.int64, tokens),
             }
         )
         self._host = {name: tensor.numpy() for name, tensor in self._copies.host.items()}
@@ -68,6 +68,13 @@ class StepBuffers:
             raise StepOrderError(message)
         self._fill(output)
         return self._view(output, torch.device(device))
+
+    def tokens_after(self, rows: Integers, known: Integers, counts: Integers) -> list[list[int]]:
+        """Return `counts` tokens of each row that follow its `known` ones: its draft tokens."""
+        store = self._table.tokens
+        starts = (store.starts[rows] + known).tolist()
+        pairs = zip(starts, counts.tolist(), strict=True)
+        return [store.tokens[start : start + count].tolist() for start, count in pairs]
 
     def fill_current(self) -> None:
         """Fill in the step in flight while the tables of its requests are still theirs."""
@@ -106,7 +113,13 @@ class StepBuffers:
         host["query_start_loc"][0] = 0
         host["query_start_loc"][1 : batch + 1] = ends
         self._decode_rows = 0
-        host["logits_indices"][: len(output.sampling_places)] = ends[output.sampling_places] - 1
+        self._fill_logits(output, ends[output.sampling_places])
+
+    def _fill_logits(self, output: StepOutput, ends: Integers) -> None:
+        """Want the logits of the last token of each sampling request, and before its drafts."""
+        counts = output.most_samples
+        within = np.arange(int(counts.sum())) - np.repeat(counts.cumsum(), counts)
+        self._host["logits_indices"][: len(within)] = np.repeat(ends, counts) + within
 
     def _fill_tokens(self, rows: Integers, positions: Integers, places: Integers) -> None:
         """Fill in token, position and slot; `places` are the rows of `block_table`."""
@@ -175,7 +188,10 @@ class StepBuffers:
         total, batch = output.total_num_scheduled_tokens, output.num_requests
         longest = int(np.maximum.reduce(self._host["seq_lens"][:batch]))
         size = self._config.block_size
-        shape = (total, batch, -(-longest // size), len(output.sampling_places))
+        samples = len(output.sampling_places)
+        if total != batch:
+            samples = int(output.most_samples.sum())
+        shape = (total, batch, -(-longest // size), samples)
         return StepTensors(
             **self._on_device(device, *shape),
             block_size=size,

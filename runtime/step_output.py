@@ -6,6 +6,7 @@ are asked for, so that a scheduler whose engine takes tensors never pays for the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -52,10 +53,13 @@ class StepOutput:
         sampling_places: places in the batch of the requests that sample, int64 [S].
         requests: the requests in those rows, object [B].
         new_rows: the rows whose requests run for the first time.
+        tables: the whole block tables of those and of resumed rows, hits first.
         resumed_rows: the rows whose requests run again after a preemption.
         resumed_req_ids: the ids of those requests.
         preempted_req_ids: requests that this step preempted.
         finished_req_ids: requests that ended since the step before.
+        scheduled_encoder_inputs: items to compute in this step, by their places in mm_features.
+        free_encoder_mm_hashes: identifiers of entries evicted from the encoder cache.
 
     """
 
@@ -65,11 +69,14 @@ class StepOutput:
     sampling_places: Integers
     requests: NDArray[Any]
     new_rows: tuple[int, ...]
+    tables: Mapping[int, list[int]]
     resumed_rows: tuple[int, ...]
     resumed_req_ids: frozenset[str]
     preempted_req_ids: frozenset[str]
     finished_req_ids: frozenset[str]
     buffers: StepBuffers = field(repr=False)
+    scheduled_encoder_inputs: dict[str, list[int]] = field(factory=dict)
+    free_encoder_mm_hashes: list[str] = field(factory=list)
 
     def to_tensors(self, device: torch.device | str = "cpu") -> StepTensors:
         """Return the step as tensors on `device`, for the step that was scheduled last.
@@ -102,6 +109,27 @@ class StepOutput:
         """Requests in the step."""
         return len(self.rows)
 
+    @cached_property
+    def most_samples(self) -> Integers:
+        """Tokens that each sampling request can bring: one and its draft tokens, int64 [S]."""
+        drafts = self.computed + self.tokens - self.stretch.known
+        return drafts[self.sampling_places] + 1
+
+    @cached_property
+    def scheduled_spec_decode_tokens(self) -> dict[str, list[int]]:
+        """The draft tokens that each request tries in this step, where it tries any.
+
+        Read it before `update`, which writes the accepted tokens in their place.
+        """
+        drafts = self.buffers.tokens_after(
+            self.sampling_rows, self.stretch.known[self.sampling_places], self.most_samples - 1
+        )
+        return {
+            name: tokens
+            for name, tokens in zip(self.sampled_req_ids, drafts, strict=True)
+            if tokens
+        }
+
     @property
     def sampling_rows(self) -> Integers:
         """Rows of the requests from which this step samples, int64 [S]."""
@@ -133,13 +161,14 @@ class StepOutput:
 
     @cached_property
     def new_block_ids(self) -> dict[str, list[int]]:
-        """The blocks that each request of the step took in it, in table order."""
+        """The blocks that each request took in this step; the whole table of one just admitted."""
         taken: dict[int, list[int]] = {row: [] for row in self.rows.tolist()}
         grown = zip(
             self.stretch.grown_rows.tolist(), self.stretch.grown_blocks.tolist(), strict=True
         )
         for row, block in grown:
             taken[row].append(block)
+        taken |= {row: blocks for row, blocks in self.tables.items() if row in taken}
         return {name: taken[row] for name, row in self._rows_by_id.items()}
 
     @cached_property

@@ -29,6 +29,11 @@ class Stretch:
     grown_rows: Integers
     grown_blocks: Integers
 
+    def written(self) -> Integers:
+        """Return the tokens of each that are known and written once the step has run, int64 [n]."""
+        written: Integers = np.minimum(self.computed + self.tokens, self.known)
+        return written
+
     def without(self, row: int) -> Stretch:
         """Return the stretch with nothing of `row` in it."""
         stays: Flags = self.rows != row
@@ -49,12 +54,18 @@ NOTHING = Stretch(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS)
 
 @define
 class StepPlan:
-    """The stretches of the open step, and who was admitted or preempted in it (as rows)."""
+    """The stretches of the open step, and who was admitted or preempted in it (as rows).
+
+    `tables` holds the whole block table of each admitted row, hits first; `deferred` says that
+    requests were left waiting because the step defers prefills.
+    """
 
     stretches: list[Stretch] = field(factory=list)
     new: list[int] = field(factory=list)
     resumed: list[int] = field(factory=list)
     preempted: list[int] = field(factory=list)
+    tables: dict[int, list[int]] = field(factory=dict)
+    deferred: bool = False
 
     def forget(self, row: int) -> None:
         """Leave nothing of a victim in the plan: not its tokens, not its blocks."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kvproof.core.arrays import Integers
 from kvproof.runtime.request import FinishReason, RequestOutput
+from kvproof.runtime.samples import Samples
 
 
 @frozen(eq=False)
@@ -19,14 +20,14 @@ class StepResults:
     Attributes:
         requests: the requests that got a token, object [S].
         rows: the row of each, int64 [S].
-        tokens: the token of each, int64 [S].
+        samples: the tokens of each.
         reasons: why a request ended, for the places that did.
 
     """
 
     requests: NDArray[Any]
     rows: Integers
-    tokens: Integers
+    samples: Samples
     reasons: Mapping[int, FinishReason]
 
     def __len__(self) -> int:
@@ -35,18 +36,18 @@ class StepResults:
 
     def __iter__(self) -> Iterator[RequestOutput]:
         """Yield the outputs in the order of the batch."""
-        for place, (request, token) in enumerate(
-            zip(self.requests, self.tokens.tolist(), strict=True)
-        ):
-            yield RequestOutput(request.request_id, (token,), self.reasons.get(place))
+        pairs = zip(self.requests, self.samples.lists(), strict=True)
+        for place, (request, tokens) in enumerate(pairs):
+            yield RequestOutput(request.request_id, tuple(tokens), self.reasons.get(place))
 
     def ended_rows(self) -> list[int]:
-        """Return the rows of the requests that ended, in the order of the batch."""
-        return [int(self.rows[place]) for place in self.reasons]
+        """Return the rows of the requests that ended, in the order of the batch.
+
+        A session whose turn is over is parked; it has not ended.
+        """
+        ended = (place for place in self.reasons if not self.requests[place].resumable)
+        return [int(self.rows[place]) for place in ended]
 
     def finished(self) -> list[RequestOutput]:
         """Return only the outputs that are the last of their request."""
-        return [
-            RequestOutput(self.requests[place].request_id, (int(self.tokens[place]),), reason)
-            for place, reason in sorted(self.reasons.items())
-        ]
+        return [output for output in self if output.finished] if self.reasons else []

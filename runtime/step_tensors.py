@@ -80,7 +80,8 @@ class StepTensors:
     - ``query_start_loc``: i32 [B + 1], request i has the rows from entry i to before entry i + 1.
     - ``seq_lens``: i32 [B], tokens of each request in the pool after this step.
     - ``block_table``: i32 [B, W], blocks of each request in order, padded with the null block 0.
-    - ``logits_indices``: i64 [S], row of the last token of every request that samples.
+    - ``logits_indices``: i64 [S], row of the last token of every request that samples; before it,
+      the row ahead of each draft token that the request tries.
     - ``block_size``: tokens that one block holds.
     - ``max_query_len``: the most rows that one request has.
     - ``max_seq_len``: the largest of ``seq_lens``.

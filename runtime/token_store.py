@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvproof.core.arrays import Integers
+from kvproof.runtime.samples import Samples
 
 
 class TokenStore:
@@ -37,6 +38,19 @@ class TokenStore:
         self.starts[row] = start
         self._lengths[row] = limit
         self._used += limit
+
+    def append(self, rows: Integers, known: Integers, samples: Samples) -> None:
+        """Write the samples of each row behind its known tokens."""
+        places, counts = self.starts[rows] + known, samples.counts
+        if counts is not None:
+            within = np.arange(len(samples.tokens)) - np.repeat(counts.cumsum() - counts, counts)
+            places = np.repeat(places, counts) + within
+        self.tokens[places] = samples.tokens
+
+    def write(self, row: int, known: int, tokens: list[int]) -> None:
+        """Write draft tokens behind the known ones."""
+        start = int(self.starts[row]) + known
+        self.tokens[start : start + len(tokens)] = tokens
 
     def release(self, row: int) -> None:
         """Give a row's span back; it is reused when the store is next packed."""

@@ -1,18 +1,31 @@
 """What is always true of blocks, tables, fences and the counts over them."""
 
-from kvproof.spec.expression import all_of, before, choose, count_if, implies, total
-from kvproof.spec.roles import MAX_RUNNING, TOTAL_BLOCKS, block, fence, pool, request, step
+from kvproof.spec.expression import all_of, any_of, before, choose, count_if, implies, total
+from kvproof.spec.roles import (
+    BLOCK_SIZE,
+    MAX_RUNNING,
+    TOTAL_BLOCKS,
+    block,
+    fence,
+    pool,
+    request,
+    step,
+)
 from kvproof.spec.rows import Invariant
 from kvproof.spec.statuses import RUNNING, queued_for_admission
 from kvproof.spec.variables import (
     block_table,
+    computed,
+    content,
     fence_table,
     fenced,
     free,
     held,
     is_open,
     issued,
+    known,
     last_frame,
+    place,
     processed,
     queued,
     referenced,
@@ -37,24 +50,28 @@ INVARIANTS = (
         "Every block is free or referenced, and none is both.",
         free[pool] + referenced[pool] == TOTAL_BLOCKS,
         property="S1",
+        rule="sgl#35270",
     ),
     Invariant(
         "free_is_counted",
         "The stored number of free blocks is the length of the free queue.",
         free[pool] == total(b, queued[b]),
         property="S3",
+        rule="vllm#24228",
     ),
     Invariant(
         "referenced_is_counted",
         "The stored number of referenced blocks is the number of blocks with a reference.",
         referenced[pool] == total(b, references[b] >= 1),
         property="S1",
+        rule="sgl#35270",
     ),
     Invariant(
         "queued_means_unreferenced",
         "A block is in the free queue exactly when nothing names it.",
         queued[b] == (references[b] == 0),
         property="S3",
+        rule="vllm#42571",
     ),
     Invariant(
         "references_are_exact",
@@ -68,12 +85,69 @@ INVARIANTS = (
         "The stored length of a block table is the number of its entries.",
         held[r] == total(y, block_table[r, y]),
         property="S2",
+        rule="sgl-jax#982",
     ),
     Invariant(
         "fenced_is_counted",
         "The stored length of a fence is the number of its entries.",
         fenced[e] == total(y, fence_table[e, y]),
         property="S2",
+        rule="ai-dynamo/dynamo#13398",
+    ),
+    Invariant(
+        "entries_are_unique",
+        "No table names a block twice, and an entry stands within its table.",
+        all_of(
+            block_table[r, b] <= 1,
+            implies(block_table[r, b] >= 1, all_of(place[r, b] >= 0, place[r, b] < held[r])),
+        ),
+        property="S2",
+        rule="vllm#42571",
+    ),
+    Invariant(
+        "shared_is_published",
+        "A block that several tables or fences name is published.",
+        implies(references[b] >= 2, content[b] >= 1),
+        property="S9",
+        rule="vLLM BlockPool.touch",
+    ),
+    Invariant(
+        "published_is_known",
+        "A published block is for tokens that all of its holders know.",
+        implies(
+            all_of(content[b] >= 1, block_table[r, b] >= 1),
+            (place[r, b] + 1) * BLOCK_SIZE <= known[r],
+        ),
+        property="S9",
+        rule="vLLM KVCacheManager.cache_blocks",
+    ),
+    Invariant(
+        "published_is_written",
+        "A published block lies behind everything that its holders have still to compute.",
+        implies(
+            all_of(content[b] >= 1, block_table[r, b] >= 1),
+            (place[r, b] + 1) * BLOCK_SIZE <= computed[r],
+        ),
+        property="S9",
+        rule="vllm#43569",
+    ),
+    Invariant(
+        "content_is_stable",
+        "A published block keeps its content until it is taken for something else, or forgotten.",
+        any_of(content[b] == before(content[b]), before(content[b]) == 0, content[b] == 0),
+        property="S9",
+        rule="ovg-project/kvcached#362",
+    ),
+    Invariant(
+        "writer_is_alone",
+        "A block in which a request has still to compute is named by nobody else.",
+        implies(
+            all_of(block_table[r, b] >= 1, (place[r, b] + 1) * BLOCK_SIZE > computed[r]),
+            references[b] == 1,
+        ),
+        property="S9",
+        rule="vllm#29387",
+        consequence=True,
     ),
     Invariant(
         "frame_touches_its_tables",
@@ -83,6 +157,7 @@ INVARIANTS = (
             touched[r, b] == last_frame[r],
         ),
         property="S4",
+        rule="vllm#45357",
     ),
     Invariant(
         "touched_is_protected",
@@ -109,6 +184,7 @@ INVARIANTS = (
         "A fence waits for a dispatched frame, never for the open step.",
         until[e] + count_if(is_open[step]) <= issued[step],
         property="S4",
+        rule="vllm#45357",
     ),
     Invariant(
         "running_is_counted",
@@ -118,11 +194,13 @@ INVARIANTS = (
             running[pool] <= MAX_RUNNING,
         ),
         property="L1",
+        rule="vllm#52693",
     ),
     Invariant(
         "waiting_is_counted",
         "The stored number of waiting requests is exact.",
         waiting[pool] == total(x, queued_for_admission(status[x])),
         property="L1",
+        rule="vllm#52693",
     ),
 )

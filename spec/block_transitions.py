@@ -1,16 +1,21 @@
 """The rows that move a block: out of the free queue into a table, and back through a fence."""
 
-from kvproof.spec.expression import count_if
-from kvproof.spec.roles import BLOCK_SIZE, block, fence, pool, request, step
+from kvproof.spec.expression import NumberParameter, any_of, count_if
+from kvproof.spec.roles import BLOCK_SIZE, LOOKAHEAD, block, fence, pool, request, step
 from kvproof.spec.rows import Transition
 from kvproof.spec.statuses import RUNNING
 from kvproof.spec.variables import (
     block_table,
+    computed,
+    content,
+    credit,
+    drafts,
     fence_table,
     fenced,
     free,
     held,
     known,
+    place,
     processed,
     queued,
     referenced,
@@ -21,23 +26,97 @@ from kvproof.spec.variables import (
 r = request.index("r")
 b = block.index("b")
 e = fence.index("e")
+prefix = NumberParameter("prefix", "number of the prefix that ends with the block")
+position = NumberParameter("position", "where the block stands in the table, from 0")
 
 GROW = Transition(
     name="grow",
-    doc="A running request whose table does not cover its known tokens takes one free block.",
+    doc="A running request whose table does not cover its tokens takes one free block.",
     rule="vLLM KVCacheManager.allocate_slots; BlockPool.get_new_blocks",
     parameters=(r, b),
     subject=r,
     source=(RUNNING,),
-    guard=(queued[b], held[r] * BLOCK_SIZE < known[r]),
+    guard=(queued[b], held[r] * BLOCK_SIZE < known[r] + drafts[r] + LOOKAHEAD),
     effect=(
         queued[b].becomes(value=False),
         references[b].becomes(references[b] + 1),
+        content[b].becomes(0),
         free[pool].becomes(free[pool] - 1),
         referenced[pool].becomes(referenced[pool] + 1),
+        place[r, b].becomes(held[r]),
         block_table[r, b].becomes(block_table[r, b] + 1),
         held[r].becomes(held[r] + 1),
     ),
+    batched=True,
+)
+
+SHARE = Transition(
+    name="share",
+    doc="A request just admitted takes over a published block that holds its next tokens.",
+    rule="vLLM KVCacheManager.get_computed_blocks; BlockPool.touch; vllm#11565; lmc#2327",
+    parameters=(r, b, prefix),
+    subject=r,
+    source=(RUNNING,),
+    guard=(
+        prefix >= 1,
+        content[b] == prefix,
+        any_of(references[b] == 0, block_table[r, b] == 0),
+        computed[r] == held[r] * BLOCK_SIZE,
+        computed[r] + BLOCK_SIZE < known[r],
+        any_of(references[b] == 0, credit[step] >= 1),
+    ),
+    effect=(
+        queued[b].becomes(value=False),
+        free[pool].becomes(free[pool] - count_if(references[b] == 0)),
+        referenced[pool].becomes(referenced[pool] + count_if(references[b] == 0)),
+        credit[step].becomes(credit[step] - count_if(references[b] >= 1)),
+        references[b].becomes(references[b] + 1),
+        place[r, b].becomes(held[r]),
+        block_table[r, b].becomes(block_table[r, b] + 1),
+        held[r].becomes(held[r] + 1),
+        computed[r].becomes(computed[r] + BLOCK_SIZE),
+    ),
+)
+
+PUBLISH = Transition(
+    name="publish",
+    doc="A block whose tokens are all known, and written by a dispatched frame, can be shared.",
+    rule="vLLM KVCacheManager.cache_blocks; vllm#43569",
+    parameters=(r, position, b, prefix),
+    guard=(
+        prefix >= 1,
+        content[b] == 0,
+        block_table.stands_at(r, position, b),
+        (position + 1) * BLOCK_SIZE <= computed[r],
+        (position + 1) * BLOCK_SIZE <= known[r],
+    ),
+    effect=(content[b].becomes(prefix),),
+    batched=True,
+)
+
+PUBLISH_EARLY = Transition(
+    name="publish_early",
+    doc="A block is published when it is allocated, before anything has been written to it.",
+    rule="vLLM KVCacheManager.cache_blocks; vllm#43569",
+    parameters=(r, position, b, prefix),
+    guard=(
+        prefix >= 1,
+        content[b] == 0,
+        block_table.stands_at(r, position, b),
+        (position + 1) * BLOCK_SIZE <= known[r],
+    ),
+    effect=(content[b].becomes(prefix),),
+    batched=True,
+    breaks=("published_is_written",),
+)
+
+FORGET = Transition(
+    name="forget",
+    doc="A free block is no longer published.",
+    rule="vLLM BlockPool.reset_prefix_cache",
+    parameters=(b,),
+    guard=(queued[b], content[b] >= 1),
+    effect=(content[b].becomes(0),),
     batched=True,
 )
 
@@ -58,4 +137,4 @@ DRAIN = Transition(
     drains=fence_table,
 )
 
-TRANSITIONS = (GROW, DRAIN)
+TRANSITIONS = (GROW, SHARE, PUBLISH, PUBLISH_EARLY, FORGET, DRAIN)

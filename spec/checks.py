@@ -15,7 +15,8 @@ from kvproof.spec.expression import (
     NumberParameter,
 )
 from kvproof.spec.rows import Measure, Transition, Witness
-from kvproof.spec.walk import AnyCell, cells, free_indices, nodes
+from kvproof.spec.text import assignment_text, text
+from kvproof.spec.walk import AnyCell, cells, free_indices, nodes, read_cells
 
 if TYPE_CHECKING:
     from kvproof.spec.declaration import Declaration
@@ -25,6 +26,7 @@ def check(declaration: Declaration) -> None:
     """Raise DeclarationError for the first mistake found, in the order of this list."""
     _names_are_unique(declaration)
     _pairs_have_a_length(declaration)
+    _places_are_ghosts(declaration)
     for row in declaration.transitions:
         _states_are_known(declaration, row)
     full = tuple(complete(row, declaration.state) for row in declaration.transitions)
@@ -34,6 +36,7 @@ def check(declaration: Declaration) -> None:
     _invariants_say_something(declaration)
     _every_variable_is_used(declaration, full)
     _named_rows_exist(declaration)
+    _broken_invariants_exist(declaration)
     _measures_are_lowered(declaration)
     _witnesses_can_be_run(declaration)
     _witnesses_cover_every_row(declaration)
@@ -64,6 +67,14 @@ def _pairs_have_a_length(declaration: Declaration) -> None:
             )
 
 
+def _places_are_ghosts(declaration: Declaration) -> None:
+    for variable in declaration.variables:
+        place = variable.place
+        if place is not None and not (place.ghost and place.of == variable.of):
+            roles = ", ".join(role.name for role in variable.of)
+            refuse(variable, f"place= is {place.name}; it must be a ghost of ({roles}).")
+
+
 def _states_are_known(declaration: Declaration, row: Transition) -> None:
     states, owner = declaration.enumeration, declaration.state.of[0].name
     for member in (*row.source, *(() if row.target is None else (row.target,))):
@@ -83,6 +94,7 @@ def _check_transition(declaration: Declaration, row: Transition) -> None:
     _parameters_are_used(row)
     _ghosts_stay_ghosts(declaration, row)
     _tables_keep_their_length(declaration, row)
+    _places_are_noted(declaration, row)
     if row.undoes is not None and row.undoes not in declaration.transition:
         refuse(row, f"undoes {row.undoes!r}, which is no transition; name one.")
 
@@ -149,7 +161,7 @@ def _ghosts_stay_ghosts(declaration: Declaration, row: Transition) -> None:
         if _cell(row, assignment).variable not in ghosts:
             readers.append(assignment.value)  # type: ignore[arg-type]
     for expression in readers:
-        for cell in cells(expression):
+        for cell in read_cells(expression):
             if cell.variable in ghosts:
                 refuse(row, f"{cell.variable} is for proofs alone and cannot be read here.")
 
@@ -160,6 +172,25 @@ def _tables_keep_their_length(declaration: Declaration, row: Transition) -> None
         length = declaration.variable[name].length
         if length is not None and length.name not in written:
             refuse(row, f"{name} changes but its length {length.name} does not; assign both.")
+
+
+def _places_are_noted(declaration: Declaration, row: Transition) -> None:
+    """Refuse a row after which a ghost place may differ from where the entry is in its list."""
+    effect = {_cell(row, assignment).variable: assignment for assignment in row.effect}
+    for name, table in declaration.variable.items():
+        if table.place is None or table.length is None:
+            continue
+        change, noted = effect.get(name), effect.get(table.place.name)
+        if change is None or text(change.value) == "0":
+            if noted is not None:
+                refuse(row, f"{table.place.name} is noted, but nothing is put into {name}.")
+            continue
+        cell = _cell(row, change)
+        if change.every or text(change.value) != f"{text(cell)} + 1":
+            refuse(row, f"{name} keeps places: put one entry at its end, or take all of them out.")
+        wanted = table.place[cell.indices].becomes(table.length[cell.indices[0]])
+        if noted is None or assignment_text(noted) != assignment_text(wanted):
+            refuse(row, f"{name} gets an entry; note its place: {assignment_text(wanted)}.")
 
 
 def _invariants_say_something(declaration: Declaration) -> None:
@@ -200,6 +231,14 @@ def _named_rows_exist(declaration: Declaration) -> None:
     for progress in declaration.progress:
         if not progress.rows:
             refuse(progress, "no row is named, so none is enabled; name those that can go on.")
+
+
+def _broken_invariants_exist(declaration: Declaration) -> None:
+    known = {row.name for row in declaration.all_invariants}
+    for row in declaration.transitions:
+        for name in row.breaks:
+            if name not in known:
+                refuse(row, f"breaks {name!r}, which is no invariant; name one, or break none.")
 
 
 def _measures_are_lowered(declaration: Declaration) -> None:

@@ -310,6 +310,21 @@ class No(Formula):
 
 
 @frozen(eq=False)
+class StandsAt(Formula):
+    """A table of `owner` names `entry` at `position`; `meaning` says the same for the proofs.
+
+    The core looks at the list itself; the proofs have the number of times the list names the entry
+    and, as a ghost, the place at which it was put.
+    """
+
+    table: str
+    owner: Index
+    position: Number
+    entry: Index
+    meaning: Formula
+
+
+@frozen(eq=False)
 class Assignment:
     """A cell and its value after the row; with `every`, for each instance of those indices."""
 

@@ -1,15 +1,22 @@
 """Why the scheduler goes on: what the configuration must satisfy, what falls, what is enabled."""
 
-from kvproof.spec.expression import all_of, choose, count_if, no, total
-from kvproof.spec.roles import TOKEN_BUDGET, fence, pool, request, step
+from kvproof.spec.expression import all_of, any_of, choose, count_if, no, total
+from kvproof.spec.roles import TOKEN_BUDGET, block, fence, item, pool, request, step
 from kvproof.spec.rows import Measure, Progress
-from kvproof.spec.statuses import finished, live
+from kvproof.spec.statuses import RUNNING, finished, live, parked
 from kvproof.spec.variables import (
     budget_left,
+    content,
+    decoding,
+    encoder_budget_left,
+    encoder_idle,
     fenced,
     free,
+    is_deferring,
     is_open,
     issued,
+    item_table,
+    items_held,
     known,
     limit,
     owed,
@@ -23,7 +30,9 @@ from kvproof.spec.variables import (
 
 u = request.index("u")
 x = request.index("x")
+b = block.index("b")
 e = fence.index("e")
+i = item.index("i")
 f = fence.index("f")
 
 MEASURES = (
@@ -31,14 +40,22 @@ MEASURES = (
         "tokens_to_sample",
         "Tokens that live requests may still sample; only an arrival adds to them.",
         total(x, choose(live(status[x]), limit[x] - known[x], 0)),
-        lowered_by=("accept",),
-        raised_by=("arrive",),
+        lowered_by=("accept", "accept_one"),
+        raised_by=("arrive", "arrive_unchecked", "grammar_ready", "continue_session"),
+    ),
+    Measure(
+        "requests_to_end",
+        "Requests that have not ended; each is ended once, by one row, and only an arrival adds.",
+        total(x, any_of(live(status[x]), parked(status[x]))),
+        lowered_by=("finish_stopped", "finish_length", "abort"),
+        raised_by=("arrive", "arrive_unchecked"),
+        property="L4",
     ),
     Measure(
         "samples_owed",
         "Samples that dispatched frames owe; each is accepted or discarded once.",
         total(x, owed[x]),
-        lowered_by=("accept", "discard"),
+        lowered_by=("accept", "accept_one", "discard"),
         raised_by=("dispatch",),
         property="V7",
     ),
@@ -81,26 +98,64 @@ MEASURES = (
         raised_by=("drain",),
     ),
     Measure(
+        "published_blocks",
+        "Blocks that can be shared.",
+        total(b, content[b] >= 1),
+        lowered_by=("forget",),
+        raised_by=("publish", "publish_early"),
+        property="S9",
+    ),
+    Measure(
+        "encoder_budget",
+        "Embeddings that the open step may still compute.",
+        encoder_budget_left[step],
+        lowered_by=("encode",),
+        raised_by=("begin", "unencode"),
+        property="N4",
+    ),
+    Measure(
+        "entries_in_use",
+        "Uses of entries of the encoder cache.",
+        total(x, items_held[x]),
+        lowered_by=("unencode", "release", "let_go"),
+        raised_by=("encode", "reuse"),
+        property="N4",
+    ),
+    Measure(
+        "idle_slots",
+        "Slots of entries that nobody uses.",
+        encoder_idle[pool],
+        lowered_by=("evict",),
+        raised_by=("release", "let_go"),
+        property="N4",
+    ),
+    Measure(
         "fenced_blocks",
         "Blocks behind fences; each drains once.",
         total(f, fenced[f]),
         lowered_by=("drain",),
-        raised_by=("preempt", "finish_stopped", "finish_length", "abort"),
+        raised_by=("preempt", "finish_stopped", "finish_length", "abort", "park_session"),
         property="S6",
     ),
     Measure(
         "requests_waiting",
         "Requests that wait for admission.",
         waiting[pool],
-        lowered_by=("admit",),
-        raised_by=("arrive", "preempt"),
+        lowered_by=("admit", "admit_chunk", "await_grammar"),
+        raised_by=(
+            "arrive",
+            "arrive_unchecked",
+            "grammar_ready",
+            "continue_session",
+            "preempt",
+        ),
     ),
     Measure(
         "requests_running",
         "Running requests; a step that preempts gets them back only after it has ended.",
         running[pool],
-        lowered_by=("preempt", "finish_stopped", "finish_length"),
-        raised_by=("admit",),
+        lowered_by=("preempt", "finish_stopped", "finish_length", "park_session"),
+        raised_by=("admit", "admit_chunk"),
         property="V6",
     ),
 )
@@ -114,11 +169,61 @@ PROGRESS = (
         all_of(
             live(status[u]),
             is_open[step],
+            no(is_deferring[step]),
             budget_left[step] == TOKEN_BUDGET,
             preempted[step] == 0,
+            total(x, items_held[x]) == 0,
             fenced[e] == 0,
         ),
-        rows=("admit", "grow", "schedule", "drain", "finish_stopped", "finish_length", "preempt"),
+        rows=(
+            "admit",
+            "grow",
+            "schedule",
+            "drain",
+            "finish_stopped",
+            "finish_length",
+            "preempt",
+        ),
+    ),
+    Progress(
+        "deferring_step_serves_decodes",
+        "A fresh step that leaves prefills for later can still serve a request that decodes.",
+        (u, e),
+        all_of(
+            status[u] == RUNNING,
+            decoding[u],
+            is_open[step],
+            is_deferring[step],
+            budget_left[step] == TOKEN_BUDGET,
+            preempted[step] == 0,
+            total(x, items_held[x]) == 0,
+            fenced[e] == 0,
+        ),
+        rows=(
+            "grow",
+            "schedule",
+            "drain",
+            "finish_stopped",
+            "finish_length",
+            "preempt",
+        ),
+        property="V10",
+    ),
+    Progress(
+        "entries_can_be_let_go",
+        "A request that uses an entry of the encoder cache can always let go of it.",
+        (u, i),
+        item_table[u, i] >= 1,
+        rows=("let_go",),
+        property="N4",
+    ),
+    Progress(
+        "parked_request_has_an_exit",
+        "A parked request can be sent on its way again, or aborted, whatever else is the case.",
+        (u, e),
+        all_of(parked(status[u]), fenced[e] == 0),
+        rows=("abort",),
+        property="V7",
     ),
     Progress(
         "closed_step_moves_on",

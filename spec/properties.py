@@ -31,11 +31,13 @@ PROPERTIES = (
     Property(
         "S7",
         "A refused call leaves everything as it was.",
-        "shown for each function by the translation check",
+        "proved of each row's function by the translation check, tested of each call",
     ),
     Property("S8", "Admission counts only blocks that can really be had."),
     Property(
-        "S9", "A published hash names content that has been written.", "comes with the prefix cache"
+        "S9",
+        "A published block holds content that a dispatched step has written or writes, and nobody"
+        " writes it again.",
     ),
     Property(
         "S10", "A waiting request holds no block; the table of a running one covers its tokens."
@@ -43,15 +45,16 @@ PROPERTIES = (
     Property("N1", "Token counts are never negative and stay within what is known and allowed."),
     Property("N2", "Samples owed are exactly those that frames in flight will bring."),
     Property("N3", "A request taken out of the open step leaves no trace in it."),
-    Property("N4", "Slots of the encoder cache are conserved.", "comes with the encoder cache"),
+    Property("N4", "Slots of the encoder cache are conserved, and its budget is kept."),
     Property("N5", "A step never schedules more tokens than its budget."),
-    Property("N6", "Releases go by frames that have been processed, never by frames scheduled."),
-    Property("L1", "A request is counted in exactly one of the running and the waiting."),
-    Property("L2", "A request moves only along the declared edges."),
+    Property("N6", "A step decides only when every earlier frame has been processed."),
     Property(
-        "L3", "Nothing that comes after an abort undoes it.", "comes with aborts in every state"
+        "L1",
+        "A request that can be served is counted as running or as waiting, any other as neither.",
     ),
-    Property("L4", "Ending a request twice is ending it once.", "comes with aborts in every state"),
+    Property("L2", "A request moves only along the declared edges."),
+    Property("L3", "Nothing that comes after the end of a request, such as an abort, undoes it."),
+    Property("L4", "A request ends once; what would end it again is refused."),
     Property("L5", "A row is taken again only after nothing of its last request is left."),
     Property("L6", "What belongs to one attempt is reset by preemption."),
     Property("L7", "A request finishes only on output of an attempt whose table it still holds."),
@@ -71,10 +74,8 @@ PROPERTIES = (
         "The loop stays awake while a release is pending.",
         "comes with several steps in flight",
     ),
-    Property(
-        "V9", "Parked requests do not occupy running slots for ever.", "comes with remote loads"
-    ),
-    Property("V10", "No request is overtaken without bound.", "comes with queues and policies"),
+    Property("V9", "A parked request occupies no run slot, no block and no encoder entry."),
+    Property("V10", "Prefills are deferred only while decodes run and no backlog is left."),
     Property(
         "V11", "All ranks issue the same collectives in each step.", "comes with data parallelism"
     ),

@@ -2,6 +2,7 @@
 
 from kvproof.spec.expression import (
     Formula,
+    Number,
     all_of,
     any_of,
     before,
@@ -10,25 +11,43 @@ from kvproof.spec.expression import (
     implies,
     no,
 )
-from kvproof.spec.roles import BLOCK_SIZE, TOTAL_BLOCKS, fence, pool, request, step
+from kvproof.spec.roles import (
+    BLOCK_SIZE,
+    LOOKAHEAD,
+    MAX_DRAFTS,
+    TOTAL_BLOCKS,
+    fence,
+    pool,
+    request,
+    step,
+)
 from kvproof.spec.rows import Invariant
 from kvproof.spec.statuses import (
     ABSENT,
+    FINISHED,
     FINISHED_LENGTH,
     FINISHED_STOPPED,
     LEGAL_EDGES,
     PREEMPTED,
     RUNNING,
+    WAITING_FOR_GRAMMAR,
+    WAITING_FOR_STREAMING,
     finished,
+    parked,
     queued_for_admission,
 )
 from kvproof.spec.variables import (
+    ceiling,
     computed,
+    credit,
+    decoding,
+    drafts,
     fenced,
     free,
     held,
     is_open,
     issued,
+    items_held,
     known,
     last_frame,
     limit,
@@ -56,8 +75,25 @@ def _legal_edge() -> Formula:
     return any_of(*moves)
 
 
+def _is_as_it_was() -> Formula:
+    """Say that a finished request has not changed, but that it may be owed less."""
+    kept = (known, limit, ceiling, drafts, computed, scheduled, last_frame, preemptions, held)
+    return all_of(
+        any_of(*(all_of(held_before(status[r] == end), status[r] == end) for end in FINISHED)),
+        *(variable[r] == before(variable[r]) for variable in kept),
+        *(held_before(flag[r]) == flag[r] for flag in (decoding, stopped)),
+        items_held[r] == before(items_held[r]),
+        owed[r] <= before(owed[r]),
+    )
+
+
 def _becomes_running() -> Formula:
     return all_of(no(held_before(status[r] == RUNNING)), status[r] == RUNNING)
+
+
+def _slots_to_be_had() -> Number:
+    """Return the slots of the free blocks and of the hits that an admission counts on."""
+    return (before(free[pool]) + credit[step] - before(credit[step])) * BLOCK_SIZE
 
 
 def _becomes_preempted() -> Formula:
@@ -70,6 +106,17 @@ INVARIANTS = (
         "A request moves only along the declared edges; a finished one only leaves its row.",
         _legal_edge(),
         property="L2",
+        rule="vllm#52969",
+    ),
+    Invariant(
+        "finished_absorbs",
+        "Whatever comes, a finished request stays what it is, until it leaves its row.",
+        implies(
+            all_of(held_before(finished(status[r])), status[r] != ABSENT),
+            _is_as_it_was(),
+        ),
+        property="L3",
+        rule="sgl-jax#1523",
     ),
     Invariant(
         "absent_is_blank",
@@ -79,12 +126,16 @@ INVARIANTS = (
             all_of(
                 known[r] == 0,
                 limit[r] == 0,
+                ceiling[r] == 0,
+                drafts[r] == 0,
+                no(decoding[r]),
                 owed[r] == 0,
                 preemptions[r] == 0,
                 no(stopped[r]),
             ),
         ),
         property="L5",
+        rule="vllm#15326",
     ),
     Invariant(
         "only_running_holds",
@@ -95,21 +146,26 @@ INVARIANTS = (
     ),
     Invariant(
         "waiting_starts_over",
-        "A request that waits for admission has nothing computed and nothing in flight.",
+        "A request that waits has nothing computed, nothing in flight and no draft tokens.",
         implies(
-            any_of(status[r] == ABSENT, queued_for_admission(status[r])),
-            all_of(computed[r] == 0, owed[r] == 0),
+            any_of(status[r] == ABSENT, queued_for_admission(status[r]), parked(status[r])),
+            all_of(computed[r] == 0, owed[r] == 0, drafts[r] == 0, no(decoding[r])),
         ),
         property="L6",
+        rule="vllm-project/vllm-omni#6053; vllm#30916",
     ),
     Invariant(
         "waiting_is_incomplete",
-        "A request that waits for admission still has a token to sample.",
-        implies(
-            queued_for_admission(status[r]),
-            all_of(known[r] < limit[r], no(stopped[r])),
+        "A request that waits for admission, or to be able to, still has a token to sample.",
+        all_of(
+            implies(
+                any_of(queued_for_admission(status[r]), status[r] == WAITING_FOR_GRAMMAR),
+                all_of(known[r] < limit[r], no(stopped[r])),
+            ),
+            implies(status[r] == WAITING_FOR_STREAMING, no(stopped[r])),
         ),
         property="L7",
+        rule="vLLM check_stop",
     ),
     Invariant(
         "complete_has_its_table",
@@ -119,6 +175,15 @@ INVARIANTS = (
             all_of(computed[r] >= 1, computed[r] + 1 == known[r], scheduled[r] == 0),
         ),
         property="L7",
+        rule="vLLM check_stop",
+    ),
+    Invariant(
+        "parked_occupies_nothing",
+        "A parked request holds no block, uses no encoder entry and is in no step.",
+        implies(parked(status[r]), all_of(held[r] == 0, items_held[r] == 0, scheduled[r] == 0)),
+        property="V9",
+        rule="vllm#53130",
+        consequence=True,
     ),
     Invariant(
         "finished_for_a_reason",
@@ -128,6 +193,7 @@ INVARIANTS = (
             implies(status[r] == FINISHED_LENGTH, all_of(known[r] == limit[r], no(stopped[r]))),
         ),
         property="L7",
+        rule="vLLM check_stop",
     ),
     Invariant(
         "finishes_with_its_table",
@@ -140,29 +206,41 @@ INVARIANTS = (
             before(held[r]) >= 1,
         ),
         property="L7",
+        rule="vllm-project/vllm-omni#6053",
     ),
     Invariant(
         "only_running_is_scheduled",
         "Only a RUNNING request has tokens in the open step, and only while a step is open.",
         implies(scheduled[r] >= 1, all_of(status[r] == RUNNING, is_open[step])),
         property="L2",
+        rule="vllm#23713",
     ),
     Invariant(
         "request_has_a_prompt",
         "A request in the table knows at least one token.",
         implies(status[r] != ABSENT, known[r] >= 1),
         property="N1",
+        rule="ascend#14283",
     ),
     Invariant(
         "tokens_in_order",
         "Computed and scheduled tokens are known ones, and known ones stay within the limit.",
-        all_of(computed[r] + scheduled[r] <= known[r], known[r] <= limit[r]),
+        all_of(
+            known[r] <= limit[r],
+            limit[r] <= ceiling[r] + count_if(status[r] != ABSENT),
+            computed[r] + scheduled[r] <= ceiling[r],
+            drafts[r] <= MAX_DRAFTS,
+            implies(drafts[r] >= 1, known[r] + drafts[r] <= ceiling[r]),
+            implies(owed[r] == 0, computed[r] + scheduled[r] <= known[r] + drafts[r]),
+            implies(owed[r] >= 1, computed[r] <= known[r] + drafts[r]),
+        ),
         property="N1",
+        rule="lmc#2327",
     ),
     Invariant(
         "fits_an_empty_pool",
         "All tokens that a request can ever have computed fit into an empty pool.",
-        limit[r] <= TOTAL_BLOCKS * BLOCK_SIZE + 1,
+        any_of(status[r] == ABSENT, ceiling[r] + LOOKAHEAD <= TOTAL_BLOCKS * BLOCK_SIZE),
         property="V2",
         rule="vllm#39734",
     ),
@@ -171,24 +249,28 @@ INVARIANTS = (
         "The table of a running request covers its computed and its scheduled tokens.",
         implies(status[r] == RUNNING, computed[r] + scheduled[r] <= held[r] * BLOCK_SIZE),
         property="S10",
+        rule="vllm-project/vllm-omni#6053",
     ),
     Invariant(
         "table_is_no_longer_than_needed",
         "A table has no block beyond the one that holds the last known token.",
-        held[r] * BLOCK_SIZE < known[r] + BLOCK_SIZE,
+        held[r] * BLOCK_SIZE < known[r] + MAX_DRAFTS + LOOKAHEAD + BLOCK_SIZE,
         property="S10",
+        rule="vLLM KVCacheManager.allocate_slots",
     ),
     Invariant(
         "sample_owed_when_computed",
         "A running request is owed a sample exactly while all of its known tokens are computed.",
-        implies(status[r] == RUNNING, owed[r] == count_if(computed[r] == known[r])),
+        implies(status[r] == RUNNING, owed[r] == count_if(computed[r] >= known[r])),
         property="N2",
+        rule="vllm#48245",
     ),
     Invariant(
         "owed_means_in_flight",
         "A sample is owed only by a dispatched frame that has not been processed.",
         implies(owed[r] >= 1, processed[step] < last_frame[r]),
         property="N2",
+        rule="vllm#48245",
     ),
     Invariant(
         "finished_is_owed_at_most_one",
@@ -198,19 +280,38 @@ INVARIANTS = (
             implies(status[r].is_in(FINISHED_STOPPED, FINISHED_LENGTH), owed[r] == 0),
         ),
         property="N2",
+        rule="vllm#6586",
+    ),
+    Invariant(
+        "drafts_are_tried_once",
+        "A request that gets a sample decodes, and has no draft tokens left from before it.",
+        implies(
+            all_of(status[r] == RUNNING, known[r] > before(known[r])),
+            all_of(drafts[r] == 0, decoding[r]),
+        ),
+        property="L6",
+        rule="vllm#30916",
     ),
     Invariant(
         "frames_are_numbered",
         "The last frame of a request has been dispatched: it is not the open step.",
         last_frame[r] + count_if(is_open[step]) <= issued[step],
         property="N2",
+        rule="vllm#45357",
     ),
     Invariant(
         "admission_fits",
         "A request starts to run only if all its known tokens fit into the free blocks.",
-        implies(_becomes_running(), before(known[r]) <= before(free[pool]) * BLOCK_SIZE),
+        implies(_becomes_running(), known[r] + LOOKAHEAD <= _slots_to_be_had()),
         property="S8",
         rule="vllm#11565",
+    ),
+    Invariant(
+        "admission_starts",
+        "A request starts to run only if at least one token fits into free blocks and hits.",
+        implies(_becomes_running(), _slots_to_be_had() >= 1 + LOOKAHEAD),
+        property="S8",
+        rule="vLLM KVCacheManager.allocate_slots",
     ),
     Invariant(
         "preempting_step_admits_nobody",
@@ -244,6 +345,7 @@ INVARIANTS = (
         "Each preemption serves a running request that all free blocks together could not serve.",
         preempted[step] == needed[step],
         property="V6",
+        rule="vllm#49674",
     ),
     Invariant(
         "preemption_is_counted",
@@ -262,5 +364,6 @@ INVARIANTS = (
             ),
         ),
         property="V6",
+        rule="vllm#44773; vLLM Scheduler._preempt_request",
     ),
 )

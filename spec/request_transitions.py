@@ -7,14 +7,18 @@ from kvproof.spec.expression import (
     Index,
     NumberParameter,
     all_of,
+    choose,
     count_if,
     every,
     no,
 )
 from kvproof.spec.roles import (
     BLOCK_SIZE,
+    LOOKAHEAD,
+    MAX_DRAFTS,
     MAX_RUNNING,
     TOTAL_BLOCKS,
+    WATERMARK,
     block,
     fence,
     pool,
@@ -29,22 +33,30 @@ from kvproof.spec.statuses import (
     FINISHED_LENGTH,
     FINISHED_STOPPED,
     LIVE,
+    PARKED,
     PREEMPTED,
     RUNNING,
     WAITING,
 )
 from kvproof.spec.variables import (
     block_table,
+    ceiling,
     computed,
+    credit,
+    decoding,
+    drafts,
     fence_table,
     fenced,
     free,
     held,
+    is_open,
+    items_held,
     known,
     last_frame,
     limit,
     needed,
     owed,
+    passed,
     preempted,
     preemptions,
     processed,
@@ -63,6 +75,10 @@ e = fence.index("e")
 x = block.index("x")
 
 prompt = NumberParameter("prompt", "tokens of the prompt")
+most = NumberParameter("most", "tokens that may be computed at most")
+shared = NumberParameter("shared", "hits that other requests hold, which the request will share")
+count = NumberParameter("count", "tokens sampled, accepted drafts among them")
+draft_count = NumberParameter("draft_count", "draft tokens")
 max_tokens = NumberParameter("max_tokens", "tokens to sample at most")
 wanted = NumberParameter("wanted", "tokens the needy request is to get in this step")
 stop = FlagParameter("stop", "the sample ends the request")
@@ -83,8 +99,8 @@ def _lacks_blocks(needy: Index) -> tuple[Formula, ...]:
     """Say that a running request cannot have the wanted tokens, even with every free block."""
     return (
         status[needy] == RUNNING,
-        computed[needy] + wanted <= known[needy],
-        (held[needy] + free[pool]) * BLOCK_SIZE < computed[needy] + wanted,
+        computed[needy] + wanted <= known[needy] + drafts[needy],
+        (held[needy] + free[pool]) * BLOCK_SIZE < computed[needy] + wanted + LOOKAHEAD,
     )
 
 
@@ -92,40 +108,94 @@ ARRIVE = Transition(
     name="arrive",
     doc="A request takes a vacant row; one that could not fit an empty pool is refused.",
     rule="vLLM Scheduler.add_request; vllm#39734",
-    parameters=(r, prompt, max_tokens),
+    parameters=(r, prompt, max_tokens, most),
     subject=r,
     source=(ABSENT,),
     target=WAITING,
     guard=(
         prompt >= 1,
         max_tokens >= 1,
-        prompt + max_tokens - 1 <= TOTAL_BLOCKS * BLOCK_SIZE,
+        prompt + max_tokens - 1 <= most,
+        most + LOOKAHEAD <= TOTAL_BLOCKS * BLOCK_SIZE,
     ),
     effect=(
         known[r].becomes(prompt),
         limit[r].becomes(prompt + max_tokens),
+        ceiling[r].becomes(most),
         waiting[pool].becomes(waiting[pool] + 1),
     ),
     environment=True,
+)
+
+ARRIVE_UNCHECKED = Transition(
+    name="arrive_unchecked",
+    doc="A request takes a vacant row, even one that could never fit.",
+    rule="vLLM Scheduler.add_request; vllm#39734",
+    parameters=(r, prompt, max_tokens, most),
+    subject=r,
+    source=(ABSENT,),
+    target=WAITING,
+    guard=(
+        prompt >= 1,
+        max_tokens >= 1,
+        prompt + max_tokens - 1 <= most,
+    ),
+    effect=(
+        known[r].becomes(prompt),
+        limit[r].becomes(prompt + max_tokens),
+        ceiling[r].becomes(most),
+        waiting[pool].becomes(waiting[pool] + 1),
+    ),
+    environment=True,
+    breaks=("fits_an_empty_pool",),
 )
 
 ADMIT = Transition(
     name="admit",
     doc="A waiting request starts to run, if all of its known tokens fit into the free blocks.",
     rule="vLLM Scheduler.schedule, waiting loop; vllm#37307; vllm#25538",
-    parameters=(r,),
+    parameters=(r, shared),
     subject=r,
     source=(WAITING, PREEMPTED),
     target=RUNNING,
     guard=(
+        is_open[step],
         preempted[step] == 0,
         running[pool] < MAX_RUNNING,
-        known[r] <= free[pool] * BLOCK_SIZE,
+        shared >= 0,
+        known[r] + LOOKAHEAD
+        <= (free[pool] + shared - choose(running[pool] >= 1, WATERMARK, 0)) * BLOCK_SIZE,
     ),
     effect=(
+        credit[step].becomes(credit[step] + shared),
         running[pool].becomes(running[pool] + 1),
         waiting[pool].becomes(waiting[pool] - 1),
     ),
+)
+
+ADMIT_CHUNK = Transition(
+    name="admit_chunk",
+    doc="A waiting request starts to run if its first chunk fits, whatever comes after it.",
+    rule="vLLM KVCacheManager.allocate_slots without full_sequence_must_fit; vllm#25538",
+    parameters=(r, shared, wanted),
+    subject=r,
+    source=(WAITING, PREEMPTED),
+    target=RUNNING,
+    guard=(
+        is_open[step],
+        preempted[step] == 0,
+        running[pool] < MAX_RUNNING,
+        shared >= 0,
+        wanted >= 1,
+        wanted + LOOKAHEAD
+        <= (free[pool] + shared - choose(running[pool] >= 1, WATERMARK, 0)) * BLOCK_SIZE,
+    ),
+    effect=(
+        credit[step].becomes(credit[step] + shared),
+        running[pool].becomes(running[pool] + 1),
+        waiting[pool].becomes(waiting[pool] - 1),
+    ),
+    breaks=("admission_fits",),
 )
 
 PREEMPT = Transition(
@@ -143,11 +213,15 @@ PREEMPT = Transition(
         scheduled[victim] == 0,
         known[victim] < limit[victim],
         no(stopped[victim]),
+        items_held[victim] == 0,
         fenced[e] == 0,
     ),
     effect=(
         *move_table_to_fence(victim),
         computed[victim].becomes(0),
+        drafts[victim].becomes(0),
+        passed[victim].becomes(0),
+        decoding[victim].becomes(value=False),
         preemptions[victim].becomes(preemptions[victim] + 1),
         running[pool].becomes(running[pool] - 1),
         waiting[pool].becomes(waiting[pool] + 1),
@@ -156,17 +230,61 @@ PREEMPT = Transition(
     ),
 )
 
-ACCEPT = Transition(
-    name="accept",
-    doc="A sampled token that a processed frame owed becomes known.",
-    rule="vLLM Scheduler._update_request_with_output",
+PROPOSE = Transition(
+    name="propose",
+    doc="A request that decodes is given draft tokens, to be tried with its next token.",
+    rule="vLLM Scheduler.update_draft_token_ids",
+    parameters=(r, draft_count),
+    subject=r,
+    source=(RUNNING,),
+    guard=(
+        draft_count >= 0,
+        draft_count <= MAX_DRAFTS,
+        known[r] + draft_count <= ceiling[r],
+        computed[r] + 1 == known[r],
+        scheduled[r] == 0,
+    ),
+    effect=(drafts[r].becomes(draft_count),),
+    batched=True,
+    environment=True,
+)
+
+ACCEPT_ONE = Transition(
+    name="accept_one",
+    doc="The sampled token of a request that tried no draft tokens becomes known.",
+    rule="vLLM Scheduler.update_from_output; Scheduler._update_request_with_output",
     parameters=(r, stop),
     subject=r,
     source=(RUNNING,),
-    guard=(owed[r] >= 1,),
+    guard=(computed[r] == known[r], drafts[r] == 0),
     effect=(
         owed[r].becomes(owed[r] - 1),
         known[r].becomes(known[r] + 1),
+        decoding[r].becomes(value=True),
+        stopped[r].becomes(stop),
+    ),
+    batched=True,
+    environment=True,
+)
+
+ACCEPT = Transition(
+    name="accept",
+    doc="Sampled tokens become known: accepted drafts and one more; rejected ones are forgotten.",
+    rule="vLLM Scheduler.update_from_output; Scheduler._update_request_with_output",
+    parameters=(r, count, stop),
+    subject=r,
+    source=(RUNNING,),
+    guard=(
+        count >= 1,
+        count <= computed[r] - known[r] + 1,
+        known[r] + count <= limit[r],
+    ),
+    effect=(
+        owed[r].becomes(owed[r] - 1),
+        computed[r].becomes(known[r] + count - 1),
+        known[r].becomes(known[r] + count),
+        drafts[r].becomes(0),
+        decoding[r].becomes(value=True),
         stopped[r].becomes(stop),
     ),
     batched=True,
@@ -193,7 +311,7 @@ FINISH_STOPPED = Transition(
     subject=r,
     source=(RUNNING,),
     target=FINISHED_STOPPED,
-    guard=(stopped[r], fenced[e] == 0),
+    guard=(stopped[r], items_held[r] == 0, fenced[e] == 0),
     effect=(*move_table_to_fence(r), running[pool].becomes(running[pool] - 1)),
 )
 
@@ -205,7 +323,7 @@ FINISH_LENGTH = Transition(
     subject=r,
     source=(RUNNING,),
     target=FINISHED_LENGTH,
-    guard=(known[r] == limit[r], no(stopped[r]), fenced[e] == 0),
+    guard=(known[r] == limit[r], no(stopped[r]), items_held[r] == 0, fenced[e] == 0),
     effect=(*move_table_to_fence(r), running[pool].becomes(running[pool] - 1)),
 )
 
@@ -215,9 +333,9 @@ ABORT = Transition(
     rule="vLLM Scheduler.finish_requests; vllm#32255",
     parameters=(r, e),
     subject=r,
-    source=LIVE,
+    source=(*LIVE, *PARKED),
     target=FINISHED_ABORTED,
-    guard=(scheduled[r] == 0, fenced[e] == 0),
+    guard=(scheduled[r] == 0, items_held[r] == 0, fenced[e] == 0),
     effect=(
         *move_table_to_fence(r),
         running[pool].becomes(running[pool] - count_if(status[r] == RUNNING)),
@@ -239,6 +357,10 @@ RETIRE = Transition(
         known[r].becomes(0),
         limit[r].becomes(0),
         computed[r].becomes(0),
+        ceiling[r].becomes(0),
+        drafts[r].becomes(0),
+        passed[r].becomes(0),
+        decoding[r].becomes(value=False),
         stopped[r].becomes(value=False),
         preemptions[r].becomes(0),
     ),
@@ -246,8 +368,12 @@ RETIRE = Transition(
 
 TRANSITIONS = (
     ARRIVE,
+    ARRIVE_UNCHECKED,
     ADMIT,
+    ADMIT_CHUNK,
     PREEMPT,
+    PROPOSE,
+    ACCEPT_ONE,
     ACCEPT,
     DISCARD,
     FINISH_STOPPED,

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from attrs import field, frozen
 
 from kvproof.spec.expression import (
+    AllOf,
     Assignment,
     Choice,
     ChoiceCell,
@@ -22,6 +23,8 @@ from kvproof.spec.expression import (
     Number,
     NumberCell,
     NumberParameter,
+    StandsAt,
+    number,
 )
 from kvproof.spec.location import DeclarationError, Location, here
 
@@ -81,6 +84,7 @@ class Variable(Generic[Cell]):
     `ghost` variables exist for the proofs alone: no guard and no stored variable may read one.
     `length` makes a pair a table: each first instance has a list of second instances, the pair
     counts how often it names one, and `length` is the variable that holds the length of the list.
+    `place` is a ghost pair that holds the place at which an entry was appended.
     """
 
     name: str
@@ -90,6 +94,7 @@ class Variable(Generic[Cell]):
     minimum: int | None = None
     ghost: bool = False
     length: Variable[Number] | None = None
+    place: Variable[Number] | None = None
     enumeration: Enumeration | None = None
     flag: bool = False
     where: Location = _where()
@@ -104,6 +109,17 @@ class Variable(Generic[Cell]):
                 here(), f"{self.name} is indexed by {expected}, saw {seen}; give one of each."
             )
         return self._cell(indices)
+
+    def stands_at(self, owner: Index, position: Number | int, entry: Index) -> Formula:
+        """Return whether the list of `owner` names `entry` at `position`, counted from 0."""
+        if self.place is None:
+            raise DeclarationError(
+                here(), f"{self.name} has no places; give it place=, a ghost pair of its roles."
+            )
+        named, place = NumberCell(self.name, (owner, entry)), self.place[owner, entry]
+        return StandsAt(
+            self.name, owner, number(position), entry, AllOf((named >= 1, place == position))
+        )
 
     def _cell(self, indices: tuple[Index, ...]) -> Cell:
         if self.enumeration is not None:
@@ -120,6 +136,8 @@ class Transition:
     `subject` moves from one of the states `source` to `target` (no target: it stays where it is).
     `batches` says which batch forms are generated: over arrays of parameters, or over a table.
     `undoes` names the row that this one reverses exactly; that is proved too.
+    `breaks` makes the row one of the reference's, kept to reproduce it and used by no safe profile:
+    it is proved to break the invariants that are named, and to keep all others.
     """
 
     name: str
@@ -135,6 +153,7 @@ class Transition:
     drains: Variable[Number] | None = None
     environment: bool = False
     undoes: str | None = None
+    breaks: tuple[str, ...] = ()
     where: Location = _where()
 
 
@@ -195,6 +214,7 @@ class Witness:
     """A run that must be possible, so that no proof holds because nothing ever happens.
 
     Each step is a row's name followed by its arguments; instances are numbered from 0.
+    An `unsafe` run uses rows of the reference, so no invariant is asked of it.
     """
 
     name: str
@@ -202,6 +222,7 @@ class Witness:
     constants: dict[str, int]
     steps: tuple[tuple[str, ...] | tuple[str | int | bool, ...], ...]
     ends: Formula | None = None
+    unsafe: bool = False
     where: Location = _where()
 
 

@@ -3,6 +3,9 @@
 from kvproof.spec import (
     block_invariants,
     block_transitions,
+    encoder_invariants,
+    encoder_transitions,
+    parking_transitions,
     request_invariants,
     request_transitions,
     step_invariants,
@@ -25,11 +28,14 @@ SCHEDULER = Declaration(
     transitions=(
         *request_transitions.TRANSITIONS,
         *block_transitions.TRANSITIONS,
+        *parking_transitions.TRANSITIONS,
+        *encoder_transitions.TRANSITIONS,
         *step_transitions.TRANSITIONS,
     ),
     invariants=(
         *request_invariants.INVARIANTS,
         *block_invariants.INVARIANTS,
+        *encoder_invariants.INVARIANTS,
         *step_invariants.INVARIANTS,
     ),
     measures=MEASURES,

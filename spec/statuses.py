@@ -11,6 +11,8 @@ Status = Enumeration(
         ("WAITING", "known to the scheduler, holds no block, has never run"),
         ("RUNNING", "may hold blocks and be scheduled"),
         ("PREEMPTED", "gave its blocks back and waits to be admitted again"),
+        ("WAITING_FOR_GRAMMAR", "parked until the grammar of its output is compiled"),
+        ("WAITING_FOR_STREAMING", "a session parked until its caller sends the next input"),
         ("FINISHED_STOPPED", "sampled a stop token"),
         ("FINISHED_LENGTH", "reached its token limit"),
         ("FINISHED_ABORTED", "ended by its caller"),
@@ -21,18 +23,32 @@ ABSENT = Status["ABSENT"]
 WAITING = Status["WAITING"]
 RUNNING = Status["RUNNING"]
 PREEMPTED = Status["PREEMPTED"]
+WAITING_FOR_GRAMMAR = Status["WAITING_FOR_GRAMMAR"]
+WAITING_FOR_STREAMING = Status["WAITING_FOR_STREAMING"]
 FINISHED_STOPPED = Status["FINISHED_STOPPED"]
 FINISHED_LENGTH = Status["FINISHED_LENGTH"]
 FINISHED_ABORTED = Status["FINISHED_ABORTED"]
 
 LIVE = (WAITING, RUNNING, PREEMPTED)
+PARKED = (WAITING_FOR_GRAMMAR, WAITING_FOR_STREAMING)
 FINISHED = (FINISHED_STOPPED, FINISHED_LENGTH, FINISHED_ABORTED)
 
 LEGAL_EDGES = (
     (ABSENT, (WAITING,)),
-    (WAITING, (RUNNING, FINISHED_ABORTED)),
-    (RUNNING, (PREEMPTED, FINISHED_STOPPED, FINISHED_LENGTH, FINISHED_ABORTED)),
+    (WAITING, (RUNNING, WAITING_FOR_GRAMMAR, FINISHED_ABORTED)),
+    (
+        RUNNING,
+        (
+            PREEMPTED,
+            WAITING_FOR_STREAMING,
+            FINISHED_STOPPED,
+            FINISHED_LENGTH,
+            FINISHED_ABORTED,
+        ),
+    ),
     (PREEMPTED, (RUNNING, FINISHED_ABORTED)),
+    (WAITING_FOR_GRAMMAR, (WAITING, FINISHED_ABORTED)),
+    (WAITING_FOR_STREAMING, (WAITING, FINISHED_ABORTED)),
     (FINISHED_STOPPED, (ABSENT,)),
     (FINISHED_LENGTH, (ABSENT,)),
     (FINISHED_ABORTED, (ABSENT,)),
@@ -40,13 +56,18 @@ LEGAL_EDGES = (
 
 
 def live(status: Choice) -> Formula:
-    """Return whether a request with this status is unfinished."""
+    """Return whether a request with this status has work that the scheduler can do."""
     return status.is_in(*LIVE)
 
 
 def queued_for_admission(status: Choice) -> Formula:
     """Return whether a request with this status waits to be admitted."""
     return status.is_in(WAITING, PREEMPTED)
+
+
+def parked(status: Choice) -> Formula:
+    """Return whether a request with this status waits for something outside the scheduler."""
+    return status.is_in(*PARKED)
 
 
 def finished(status: Choice) -> Formula:

@@ -1,10 +1,25 @@
 """What is always true of a step and its budget."""
 
-from kvproof.spec.expression import all_of, count_if, implies, no, total
+from kvproof.spec.expression import all_of, any_of, count_if, held_before, implies, no, total
 from kvproof.spec.roles import TOKEN_BUDGET, request, step
 from kvproof.spec.rows import Invariant
-from kvproof.spec.variables import budget_left, is_open, issued, processed, scheduled
+from kvproof.spec.statuses import RUNNING
+from kvproof.spec.variables import (
+    budget_left,
+    capacity_bound,
+    computed,
+    credit,
+    decoding,
+    is_deferring,
+    is_open,
+    issued,
+    known,
+    processed,
+    scheduled,
+    status,
+)
 
+r = request.index("r")
 x = request.index("x")
 
 INVARIANTS = (
@@ -19,6 +34,36 @@ INVARIANTS = (
         rule="trt#13318",
     ),
     Invariant(
+        "hits_counted_on_are_shared",
+        "Between passes no admission is left that counted on a hit and did not share it.",
+        implies(no(is_open[step]), credit[step] == 0),
+        property="S8",
+        rule="vllm#11565",
+    ),
+    Invariant(
+        "deferring_step_has_no_prefill",
+        "A step that defers prefills schedules decodes and single tokens only.",
+        implies(
+            all_of(is_open[step], is_deferring[step], scheduled[r] >= 1),
+            any_of(decoding[r], computed[r] + 1 >= known[r]),
+        ),
+        property="V10",
+        rule="vllm#44558",
+    ),
+    Invariant(
+        "deferring_step_has_a_decode",
+        "A step defers prefills only if it was throttled and some running request decodes.",
+        implies(
+            all_of(no(held_before(is_open[step])), is_open[step], is_deferring[step]),
+            all_of(
+                no(capacity_bound[step]),
+                total(x, all_of(status[x] == RUNNING, decoding[x])) >= 1,
+            ),
+        ),
+        property="V10",
+        rule="vllm#44558",
+    ),
+    Invariant(
         "frames_in_flight",
         "At most one frame is unprocessed, and the open step is it.",
         all_of(
@@ -26,11 +71,13 @@ INVARIANTS = (
             issued[step] <= processed[step] + 1,
         ),
         property="N6",
+        rule="vLLM Scheduler.update_from_output",
     ),
     Invariant(
         "closed_step_is_empty",
         "Between steps nothing is scheduled.",
         implies(no(is_open[step]), total(x, scheduled[x]) == 0),
         property="N5",
+        rule="vllm#23713",
     ),
 )

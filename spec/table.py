@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from kvproof.spec.declaration import AnyVariable, Declaration
 from kvproof.spec.derive import bounds
 from kvproof.spec.digest import digest
 from kvproof.spec.expression import Constant
+from kvproof.spec.markdown import NOTHING, code, lines, names, section, table
 from kvproof.spec.properties import PROPERTIES, Property
 from kvproof.spec.rows import Invariant, Measure, Progress, Role, Transition, Witness
 from kvproof.spec.text import assignment_text, text
-
-NOTHING = "-"
 
 
 def document(declaration: Declaration) -> str:
@@ -28,7 +27,7 @@ def document(declaration: Declaration) -> str:
 def properties_table(declaration: Declaration) -> str:
     """Return every property, what it says, and the rows that state it."""
     rows = ((item.name, item.sentence, _stated_by(declaration, item)) for item in PROPERTIES)
-    return _table(("property", "what it says", "stated by"), rows)
+    return table(("property", "what it says", "stated by"), rows)
 
 
 def _stated_by(declaration: Declaration, item: Property) -> str:
@@ -37,28 +36,28 @@ def _stated_by(declaration: Declaration, item: Property) -> str:
         *declaration.measures,
         *declaration.progress,
     )
-    names = [_code(row.name) for row in named if row.property == item.name]
+    stated = [code(row.name) for row in named if row.property == item.name]
     count = sum(row.property == item.name for row in bounds(declaration.variables))
-    names += [f"the least values of {count} variables"] if count else []
-    return ", ".join(names) or item.elsewhere or NOTHING
+    stated += [f"the least values of {count} variables"] if count else []
+    return ", ".join(stated) or item.elsewhere or NOTHING
 
 
 def _constants(declaration: Declaration) -> str:
-    rows = ((_code(row.name), row.minimum, row.doc) for row in declaration.constants)
-    return _section("Constants", ("constant", "least", "meaning"), rows)
+    rows = ((code(row.name), row.minimum, row.doc) for row in declaration.constants)
+    return section("Constants", ("constant", "least", "meaning"), rows)
 
 
 def _assumptions(declaration: Declaration) -> str:
     rows = (
-        (_code(row.name), row.sentence, _code(text(row.formula)))
+        (code(row.name), row.sentence, code(text(row.formula)))
         for row in declaration.all_assumptions
     )
-    return _section("Assumptions", ("assumption", "sentence", "formula"), rows)
+    return section("Assumptions", ("assumption", "sentence", "formula"), rows)
 
 
 def _states(declaration: Declaration) -> str:
-    rows = ((_code(name), doc) for name, doc in declaration.enumeration.members)
-    return _section("States", ("state", "meaning"), rows)
+    rows = ((code(name), doc) for name, doc in declaration.enumeration.members)
+    return section("States", ("state", "meaning"), rows)
 
 
 def _variables(declaration: Declaration) -> str:
@@ -70,13 +69,13 @@ def _variables_of(declaration: Declaration, role: Role) -> str:
         _variable(declaration, row) for row in declaration.variables if row.of[0].name == role.name
     )
     header = ("variable", "kind", "starts as", "least", "meaning")
-    return _section(f"Variables of a {role.name}: {role.doc}", header, rows)
+    return section(f"Variables of a {role.name}: {role.doc}", header, rows)
 
 
 def _variable(declaration: Declaration, row: AnyVariable) -> tuple[object, ...]:
     least = NOTHING if row.minimum is None else row.minimum
     doc = f"{row.doc} (for proofs alone)" if row.ghost else row.doc
-    return _code(row.name), _kind(row), _initial(row), least, doc
+    return code(row.name), _kind(row), _initial(row), least, doc
 
 
 def _kind(row: AnyVariable) -> str:
@@ -86,26 +85,26 @@ def _kind(row: AnyVariable) -> str:
 
 def _initial(row: AnyVariable) -> str:
     if isinstance(row.initial, Constant):
-        return _code(row.initial.name)
+        return code(row.initial.name)
     if row.enumeration is not None:
-        return _code(row.enumeration.members[row.initial][0])
-    return _code(str(bool(row.initial)).lower() if row.flag else str(row.initial))
+        return code(row.enumeration.members[row.initial][0])
+    return code(str(bool(row.initial)).lower() if row.flag else str(row.initial))
 
 
 def _transitions(declaration: Declaration) -> str:
     rows = (
         (
-            _code(_signature(row)),
+            code(_signature(row)),
             _move(row),
-            _lines(map(text, row.guard)),
-            _lines(map(assignment_text, row.effect)),
+            lines(map(text, row.guard)),
+            lines(map(assignment_text, row.effect)),
             row.doc,
             row.rule,
         )
         for row in declaration.transitions
     )
     header = ("transition", "from → to", "guard", "effect", "sentence", "rule")
-    return _section("Transitions", header, rows)
+    return section("Transitions", header, rows)
 
 
 def _signature(row: Transition) -> str:
@@ -121,11 +120,11 @@ def _move(row: Transition) -> str:
 
 def _invariants(declaration: Declaration) -> str:
     rows = (
-        (row.property, _code(row.name), _sentence(row), _code(text(row.formula)), row.rule)
+        (row.property, code(row.name), _sentence(row), code(text(row.formula)), row.rule)
         for row in declaration.all_invariants
     )
     header = ("property", "invariant", "sentence", "formula", "rule")
-    return _section("Invariants", header, rows)
+    return section("Invariants", header, rows)
 
 
 def _sentence(row: Invariant) -> str:
@@ -136,33 +135,33 @@ def _measures(declaration: Declaration) -> str:
     rows = (
         (
             row.property,
-            _code(row.name),
+            code(row.name),
             row.sentence,
-            _code(text(row.value)),
-            _names(row.lowered_by),
-            _names(row.raised_by),
+            code(text(row.value)),
+            names(row.lowered_by),
+            names(row.raised_by),
         )
         for row in declaration.measures
     )
     header = ("property", "measure", "sentence", "value", "lowered by", "raised by")
-    return _section("Measures", header, rows)
+    return section("Measures", header, rows)
 
 
 def _progress(declaration: Declaration) -> str:
     rows = (
-        (row.property, _code(row.name), row.sentence, _code(text(row.when)), _names(row.rows))
+        (row.property, code(row.name), row.sentence, code(text(row.when)), names(row.rows))
         for row in declaration.progress
     )
     header = ("property", "progress", "sentence", "when", "one of these is enabled")
-    return _section("Progress", header, rows)
+    return section("Progress", header, rows)
 
 
 def _witnesses(declaration: Declaration) -> str:
     rows = (
-        (_code(row.name), row.sentence, _lines(_steps(row)), _ends(row))
+        (code(row.name), row.sentence, lines(_steps(row)), _ends(row))
         for row in declaration.witnesses
     )
-    return _section("Witnesses", ("witness", "sentence", "run", "ends with"), rows)
+    return section("Witnesses", ("witness", "sentence", "run", "ends with"), rows)
 
 
 def _steps(row: Witness) -> Iterator[str]:
@@ -171,7 +170,7 @@ def _steps(row: Witness) -> Iterator[str]:
 
 
 def _ends(row: Witness) -> str:
-    return NOTHING if row.ends is None else _code(text(row.ends))
+    return NOTHING if row.ends is None else code(text(row.ends))
 
 
 _SECTIONS: tuple[Callable[[Declaration], str], ...] = (
@@ -185,30 +184,3 @@ _SECTIONS: tuple[Callable[[Declaration], str], ...] = (
     _progress,
     _witnesses,
 )
-
-
-def _section(title: str, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
-    """Return a heading and a table, or nothing where there is no row."""
-    filled = tuple(rows)
-    return f"## {title}\n\n{_table(header, filled)}\n" if filled else ""
-
-
-def _table(header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
-    rule = tuple("---" for _ in header)
-    return "\n".join(_line(cells) for cells in (header, rule, *rows))
-
-
-def _line(cells: tuple[object, ...]) -> str:
-    return f"| {' | '.join(str(cell).replace('|', chr(92) + '|') or NOTHING for cell in cells)} |"
-
-
-def _code(words: str) -> str:
-    return f"`{words}`"
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(map(_code, names)) or NOTHING
-
-
-def _lines(lines: Iterable[str]) -> str:
-    return "<br>".join(map(_code, lines)) or NOTHING

@@ -25,6 +25,7 @@ from kvproof.spec.expression import (
     No,
     NumberCell,
     NumberParameter,
+    StandsAt,
     Subtract,
     Total,
     Truth,
@@ -136,4 +137,7 @@ _WRITERS: dict[type, Callable[[Any], str]] = {
     AllOf: _joined("and"),
     AnyOf: _any_of,
     No: lambda tree: f"not {_within(tree.body, No)}",
+    StandsAt: lambda tree: (
+        f"{tree.table}[{tree.owner.name}] has {tree.entry.name} at {text(tree.position)}"
+    ),
 }

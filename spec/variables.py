@@ -1,7 +1,16 @@
 """Every variable of the state, by the machine it belongs to."""
 
 from kvproof.spec.expression import Choice, Formula, Number
-from kvproof.spec.roles import TOTAL_BLOCKS, block, fence, pool, request, step
+from kvproof.spec.roles import (
+    ENCODER_SLOTS,
+    TOTAL_BLOCKS,
+    block,
+    fence,
+    item,
+    pool,
+    request,
+    step,
+)
 from kvproof.spec.rows import Variable
 from kvproof.spec.statuses import Status
 
@@ -12,6 +21,13 @@ status = Variable[Choice](
 )
 known = Variable[Number]("known", (request,), "tokens known: the prompt and every accepted sample")
 limit = Variable[Number]("limit", (request,), "known tokens at which the request has its length")
+ceiling = Variable[Number]("ceiling", (request,), "tokens that may be computed at most")
+drafts = Variable[Number](
+    "drafts", (request,), "draft tokens that follow the known ones", minimum=0
+)
+decoding = Variable[Formula](
+    "decoding", (request,), "a sample was accepted since the request was last admitted", flag=True
+)
 computed = Variable[Number](
     "computed",
     (request,),
@@ -34,12 +50,37 @@ preemptions = Variable[Number](
     "preemptions", (request,), "times the request was preempted", minimum=0
 )
 held = Variable[Number]("held", (request,), "blocks in its block table", minimum=0)
+place = Variable[Number](
+    "place",
+    (request, block),
+    "where in the request's table the block was put",
+    ghost=True,
+)
 block_table = Variable[Number](
     "block_table",
     (request, block),
     "its blocks, in the order of the tokens they hold",
     minimum=0,
     length=held,
+    place=place,
+)
+
+items_held = Variable[Number](
+    "items_held", (request,), "entries of the encoder cache that the request uses", minimum=0
+)
+item_table = Variable[Number](
+    "item_table",
+    (request, item),
+    "those entries, in the order in which they were taken",
+    minimum=0,
+    length=items_held,
+)
+
+passed = Variable[Number](
+    "passed",
+    (request,),
+    "tokens up to the end of the last item whose entry this attempt has released",
+    ghost=True,
 )
 
 # One block.
@@ -49,6 +90,12 @@ references = Variable[Number](
 )
 queued = Variable[Formula](
     "queued", (block,), "the block is in the free queue", initial=1, flag=True
+)
+content = Variable[Number](
+    "content",
+    (block,),
+    "number of the prefix under which the block is published, 0 for none",
+    minimum=0,
 )
 touched = Variable[Number](
     "touched",
@@ -65,6 +112,11 @@ fence_table = Variable[Number](
     "fence_table", (fence, block), "the blocks held back, in table order", minimum=0, length=fenced
 )
 
+# One entry of the encoder cache.
+
+size = Variable[Number]("size", (item,), "embeddings of the entry, 0 if it is vacant", minimum=0)
+users = Variable[Number]("users", (item,), "requests that use the entry", minimum=0)
+
 # The pool.
 
 free = Variable[Number](
@@ -76,15 +128,47 @@ referenced = Variable[Number](
 running = Variable[Number]("running", (pool,), "requests that are RUNNING", minimum=0)
 waiting = Variable[Number]("waiting", (pool,), "requests that are WAITING or PREEMPTED", minimum=0)
 
+encoder_free = Variable[Number](
+    "encoder_free",
+    (pool,),
+    "slots of the encoder cache without an entry",
+    initial=ENCODER_SLOTS,
+    minimum=0,
+)
+encoder_used = Variable[Number](
+    "encoder_used", (pool,), "slots of entries that some request uses", minimum=0
+)
+encoder_idle = Variable[Number](
+    "encoder_idle", (pool,), "slots of entries that nobody uses and that can be evicted", minimum=0
+)
+
 # The step.
 
 is_open = Variable[Formula](
     "is_open", (step,), "a pass is being scheduled and not yet dispatched", flag=True
 )
+is_deferring = Variable[Formula](
+    "is_deferring", (step,), "the open step leaves prefills to a later one", flag=True
+)
+capacity_bound = Variable[Formula](
+    "capacity_bound",
+    (step,),
+    "the last step that neither deferred nor preempted left a backlog",
+    flag=True,
+)
+credit = Variable[Number](
+    "credit",
+    (step,),
+    "hits in use by others that admissions of the open step count on and have not shared yet",
+    minimum=0,
+)
 issued = Variable[Number]("issued", (step,), "frames opened so far")
 processed = Variable[Number]("processed", (step,), "frames whose outputs are accounted for")
 budget_left = Variable[Number](
     "budget_left", (step,), "tokens the open step may still schedule", minimum=0
+)
+encoder_budget_left = Variable[Number](
+    "encoder_budget_left", (step,), "embeddings the open step may still compute", minimum=0
 )
 preempted = Variable[Number](
     "preempted", (step,), "preemptions made since the step was opened", minimum=0
@@ -100,6 +184,9 @@ VARIABLES = (
     status,
     known,
     limit,
+    ceiling,
+    drafts,
+    decoding,
     computed,
     scheduled,
     owed,
@@ -107,21 +194,35 @@ VARIABLES = (
     last_frame,
     preemptions,
     held,
+    place,
     block_table,
+    items_held,
+    item_table,
+    passed,
     references,
     queued,
+    content,
     touched,
     fenced,
     until,
     fence_table,
+    size,
+    users,
     free,
     referenced,
     running,
     waiting,
+    encoder_free,
+    encoder_used,
+    encoder_idle,
     is_open,
+    is_deferring,
+    capacity_bound,
+    credit,
     issued,
     processed,
     budget_left,
+    encoder_budget_left,
     preempted,
     needed,
 )

@@ -14,17 +14,30 @@ from kvproof.spec.expression import (
     FlagCell,
     Index,
     NumberCell,
+    StandsAt,
     Total,
 )
 
 AnyCell = NumberCell | FlagCell | ChoiceCell
 
 
+_FIELDS: dict[type[Expression], tuple[str, ...]] = {}
+
+
+def _fields(node: Expression) -> tuple[str, ...]:
+    """Return the names of a node's fields that can hold trees."""
+    kind = type(node)
+    if kind not in _FIELDS:
+        names = (attribute.name for attribute in fields(kind))
+        _FIELDS[kind] = tuple(name for name in names if name != "where")
+    return _FIELDS[kind]
+
+
 def children(node: Expression) -> tuple[Expression, ...]:
     """Return the direct parts of a node, in reading order."""
     parts: list[Expression] = []
-    for attribute in fields(type(node)):
-        value = getattr(node, attribute.name)
+    for name in _fields(node):
+        value = getattr(node, name)
         if isinstance(value, Expression):
             parts.append(value)
         elif isinstance(value, tuple):
@@ -44,6 +57,18 @@ def cells(node: Expression) -> Iterator[AnyCell]:
     for part in nodes(node):
         if isinstance(part, AnyCell):
             yield part
+
+
+def read_cells(node: Expression) -> Iterator[AnyCell]:
+    """Yield the cells that code must read: of a place in a table only the list itself."""
+    if isinstance(node, StandsAt):
+        yield NumberCell(node.table, (node.owner, node.entry))
+        yield from read_cells(node.position)
+    elif isinstance(node, AnyCell):
+        yield node
+    else:
+        for child in children(node):
+            yield from read_cells(child)
 
 
 def free_indices(node: Expression) -> dict[Index, None]:
@@ -66,14 +91,16 @@ def speaks_of_before(node: Expression) -> bool:
 def rebuild(node: Expression, change: Callable[[Expression], Expression]) -> Expression:
     """Return the node with `change` applied to each direct part."""
     updates: dict[str, object] = {}
-    for attribute in fields(type(node)):
-        value = getattr(node, attribute.name)
+    for name in _fields(node):
+        value = getattr(node, name)
         if isinstance(value, Expression):
-            updates[attribute.name] = change(value)
-        elif isinstance(value, tuple) and any(isinstance(item, Expression) for item in value):
-            updates[attribute.name] = tuple(
-                change(item) if isinstance(item, Expression) else item for item in value
-            )
+            changed = change(value)
+            if changed is not value:
+                updates[name] = changed
+        elif isinstance(value, tuple) and value and isinstance(value[0], Expression):
+            items = tuple(change(item) for item in value)
+            if any(new is not old for new, old in zip(items, value, strict=True)):
+                updates[name] = items
     return evolve(node, **updates) if updates else node  # type: ignore[arg-type]
 
 
@@ -81,6 +108,10 @@ def rename(node: Expression, names: dict[Index, Index]) -> Expression:
     """Return the tree with free indices replaced by others of the same role."""
     if isinstance(node, AnyCell):
         return evolve(node, indices=tuple(names.get(index, index) for index in node.indices))
+    if isinstance(node, StandsAt):
+        owner, entry = names.get(node.owner, node.owner), names.get(node.entry, node.entry)
+        renamed = rebuild(node, lambda part: rename(part, names))
+        return evolve(renamed, owner=owner, entry=entry)  # type: ignore[call-arg]
     if isinstance(node, Total):
         inner = {old: new for old, new in names.items() if old != node.index}
         return rebuild(node, lambda part: rename(part, inner))

@@ -6,7 +6,7 @@ what it does; longer arrays are left to the tests that draw them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from kvproof.spec.expression import (
 )
 from kvproof.spec.rows import Parameter, Transition
 from kvproof.spec.text import text
-from kvproof.spec.walk import AnyCell
+from kvproof.spec.walk import AnyCell, read_cells
 from kvproof.verify.instances import Instance, places
 from kvproof.verify.scalar_trials import application, yes_or_no
 from kvproof.verify.setting import Names, alias_cases, instances_for
@@ -142,7 +142,7 @@ class _Batch:
 
     def _repeats(self) -> bool:
         """Return whether an instance comes twice of which more than counters is assigned."""
-        for parameter in must_differ(self.row):
+        for parameter in must_differ(self.declaration, self.row):
             items = _numbered(self.row, parameter, self.count)
             if len({self.names[item] for item in items}) < len(items):
                 return True
@@ -169,13 +169,27 @@ def _drained(expected: list[int]) -> Answer:
     return read
 
 
-def must_differ(row: Transition) -> list[Index]:
-    """Return the parameters of which a row assigns something that it does not merely count."""
+def must_differ(declaration: Declaration, row: Transition) -> list[Index]:
+    """Return the parameters of which a row assigns something that it does not merely count.
+
+    A row that reads nothing that it writes may be applied to one instance again and again.
+    """
+    acting = frozenset(item for item in row.parameters if isinstance(item, Index))
+    stored = [
+        (item.cell, item.value)
+        for item in row.effect
+        if isinstance(item.cell, AnyCell) and not declaration.variable[item.cell.variable].ghost
+    ]
+    written = {cell.variable for cell, _ in stored}
     found: dict[Index, None] = {}
-    for assignment in row.effect:
-        cell, value = assignment.cell, assignment.value
-        assert isinstance(cell, AnyCell)
+    if not written & _variables((*row.guard, *(value for _, value in stored))):
+        return []
+    for cell, value in stored:
         counts = isinstance(value, Add | Subtract) and text(value.left) == text(cell)
         if not counts:
-            found |= dict.fromkeys(index for index in cell.indices if index in row.parameters)
+            found |= dict.fromkeys(index for index in cell.indices if index in acting)
     return list(found)
+
+
+def _variables(trees: Iterable[Expression]) -> set[str]:
+    return {cell.variable for tree in trees for cell in read_cells(tree)}

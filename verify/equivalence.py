@@ -16,7 +16,8 @@ from kvproof.verify.paths import Explored, TooManyPathsError, explore
 from kvproof.verify.query import TIMEOUT_MILLISECONDS, Sat
 from kvproof.verify.solvers import Solver, chosen, conjunction, decide
 from kvproof.verify.symbolic import whole_number
-from kvproof.verify.symbolic_state import Vocabulary
+from kvproof.verify.symbolic_state import SymbolicState, Vocabulary
+from kvproof.verify.symbolic_tables import TRUE, same
 from kvproof.verify.terms import Term
 from kvproof.verify.trial import Trial
 from kvproof.verify.verdict import Counterexample, Verdict
@@ -53,12 +54,14 @@ class Comparison:
 
     trial: Trial
     words: Vocabulary = field(factory=Vocabulary)
+    start: SymbolicState = field(init=False)
     guard: Term = field(init=False)
     cells: tuple[Cell, ...] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Translate what is declared."""
         terms, state = self.words.terms, self.trial.state(self.words)
+        self.start = state
         self.guard = conjunction(terms.of(part) for part in self.trial.guard())
         self.cells = tuple(
             Cell(tree, terms.of(tree), terms.of(self.trial.after(tree))) for tree in state.cells()
@@ -72,7 +75,7 @@ class Comparison:
             return Outcome(Verdict.UNKNOWN, Counterexample(str(error)))
         solver = z3.Solver()
         solver.set("timeout", TIMEOUT_MILLISECONDS)
-        solver.add(self.trial.state(self.words).hypotheses())
+        solver.add(self.start.hypotheses())
         faults = [self._fault(path) for path in paths]
         solver.add(z3.Or(faults))
         answer = Sat(decide(solver))
@@ -84,7 +87,7 @@ class Comparison:
 
     def _end(self, function: Any) -> Ending:
         """Call the function with a state and arguments that no other path has changed."""
-        state = self.trial.state(self.words)
+        state = self.start.copy()
         returned = function(state.root, *(copy(item) for item in self.trial.arguments))
         return Ending(
             self.trial.answer(returned), tuple(state.now(cell.tree) for cell in self.cells)
@@ -108,7 +111,7 @@ class Comparison:
             yield "refuses what the guard accepts", z3.Not(self.guard)
         for cell, (seen, known) in zip(self.cells, ending.cells, strict=True):
             wanted = cell.after if ending.answer else cell.before
-            if not (seen.eq(wanted) and z3.is_true(known)):
+            if not (same(seen, wanted) and same(known, TRUE)):
                 yield f"leaves another {text(cell.tree)}", z3.And(known, seen == wanted)
 
     # --- Explaining -----------------------------------------------------------------------------

@@ -60,7 +60,9 @@ class Step:
 
     def after(self, tree: Expression) -> Term:
         """Return what a tree means after the row, as a term about the state before it."""
-        return self.setting.terms.of(simplify(after(self.setting.tree(tree), self.effects)))
+        # What is assigned may itself be about a sum, so that the result is split again.
+        result = self.setting.tree(after(self.setting.tree(tree), self.effects))
+        return self.setting.terms.of(simplify(result))
 
     def broken(self, invariant: Invariant) -> Term:
         """Return the term that says the row breaks the invariant."""
@@ -131,12 +133,24 @@ def settle(
 
 
 def check_row(declaration: Declaration, row: Transition) -> list[Result]:
-    """Return, for one row, that it can happen and that it keeps each invariant."""
+    """Return, for one row, that it can happen and that it keeps each invariant.
+
+    Of an invariant that the row says it breaks, the opposite is shown.
+    """
+    return list(results_of_row(declaration, row, declaration.all_invariants))
+
+
+def results_of_row(
+    declaration: Declaration, row: Transition, invariants: Iterable[Invariant]
+) -> Iterator[Result]:
+    """Yield what `check_row` returns, for the invariants in the order in which they are given."""
     steps = list(steps_of(declaration, row))
-    results = [_can_happen(row, steps)]
-    invariants = [item for item in declaration.all_invariants if not item.consequence]
-    results.extend(_keeps(row, steps, invariant) for invariant in invariants)
-    return results
+    yield _can_happen(row, steps)
+    for invariant in invariants:
+        if invariant.name in row.breaks:
+            yield _breaks(row, steps, invariant)
+        elif not invariant.consequence:
+            yield _keeps(row, steps, invariant)
 
 
 def _can_happen(row: Transition, steps: list[Step]) -> Result:
@@ -173,6 +187,26 @@ def _keeps(row: Transition, steps: list[Step], invariant: Invariant) -> Result:
         time.process_time() - start,
         outcome.reason,
         outcome.queries,
+    )
+
+
+def _breaks(row: Transition, steps: list[Step], invariant: Invariant) -> Result:
+    start = time.process_time()
+    answers = [step.query.check(step.broken(invariant)) for step in steps]
+    verdict, reason = Verdict.UNKNOWN, None
+    if Sat.YES in answers:
+        verdict = Verdict.PROVED
+    elif all(answer is Sat.NO for answer in answers):
+        verdict = Verdict.REFUTED
+        reason = Counterexample(f"{row.name} keeps {invariant.name}; do not list it in breaks.")
+    return Result(
+        f"{row.name} breaks {invariant.name}",
+        invariant.property,
+        row.name,
+        Method.DIFFERENCE,
+        verdict,
+        time.process_time() - start,
+        reason,
     )
 
 

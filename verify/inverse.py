@@ -8,6 +8,7 @@ import z3
 
 from kvproof.spec.declaration import Declaration
 from kvproof.spec.derive import written
+from kvproof.spec.expression import Index
 from kvproof.spec.location import DeclarationError
 from kvproof.spec.rows import Parameter, Transition
 from kvproof.spec.walk import AnyCell
@@ -85,7 +86,8 @@ def _differs(row: Transition, step: Step, cell: AnyCell) -> Term:
 
 def _names(row: Transition, step: Step) -> Names:
     """Return the instances that the undoing row is given: those of the same names."""
-    return {index: step.names[index] for index in step.names if index in row.parameters}
+    acting = {parameter for parameter in row.parameters if isinstance(parameter, Index)}
+    return {index: name for index, name in step.names.items() if index in acting}
 
 
 def _result(row: Transition, name: str, outcome: Outcome, start: float) -> Result:

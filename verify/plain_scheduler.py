@@ -1,41 +1,52 @@
 """The scheduler written the slow and obvious way: one request at a time, lists and plain counts.
 
 It shares nothing with the runtime or the core and holds no blocks, only numbers of them. What the
-fast one decides must be what this one decides. Rule: vLLM Scheduler.schedule.
+fast one decides must be what this one decides. It knows no prefix cache, draft tokens or encoder;
+`PlainScheduler.models` says for which configurations it speaks. Rule: vLLM Scheduler.schedule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attrs import define, field
+from attrs import define, evolve, field
 
-from kvproof.runtime import Request, SchedulerConfig
+from kvproof.runtime import Profile, Request, SchedulerConfig
 from kvproof.verify.victim_rule import VictimRule
 
 
 @define(eq=False)
 class PlainRequest:
-    """A request and how far it is; `table` is what the steps said about its blocks."""
+    """A request and how far it is; `held` is its number of blocks."""
 
     request: Request
     limit: int
     tokens: list[int]
     computed: int = 0
     held: int = 0
-    table: list[int] = field(factory=list)
     state: str = "WAITING"
+    decoding: bool = False
 
     @property
     def name(self) -> str:
         """The request's id."""
         return self.request.request_id
 
+    @property
+    def urgency(self) -> tuple[int, float]:
+        """The least is the most urgent."""
+        return self.request.priority, self.request.arrival_time
+
+    def start_over(self, state: str) -> None:
+        """Give up everything but the tokens."""
+        self.state, self.computed, self.held, self.decoding = state, 0, 0, False
+
 
 @define
 class Decision:
     """What a step is to do, by request and in order; `undone` were in it and left again."""
 
+    defers: bool = False
     chunks: list[tuple[PlainRequest, int]] = field(factory=list)
     new: list[PlainRequest] = field(factory=list)
     resumed: list[PlainRequest] = field(factory=list)
@@ -50,26 +61,31 @@ class Decision:
 
 
 class PlainScheduler:
-    """First come, first served, with chunked prefill and preemption by recomputation.
+    """First come, first served or by priority, with chunked prefill, preemption and throttle.
 
-    `finished` are the ids that left since the last step, `num_fenced` the blocks of requests that
-    were aborted while a frame might still write them.
+    `num_fenced` are the blocks of requests that were aborted while a frame might still write them.
     """
 
-    def __init__(self, config: SchedulerConfig, victim: VictimRule) -> None:
-        """Make a scheduler without requests."""
+    def __init__(self, config: SchedulerConfig, victim: VictimRule | None = None) -> None:
+        """Make a scheduler without requests; without a victim rule the policy chooses."""
         self.config, self.victim = config, victim
         self.waiting: list[PlainRequest] = []
         self.running: list[PlainRequest] = []
-        self.leaving: list[PlainRequest] = []
+        self.parked: list[PlainRequest] = []
         self.frame: Decision | None = None
-        self.finished: set[str] = set()
-        self.num_fenced = self.num_preemptions = 0
+        self.num_fenced = 0
+        self.is_capacity_bound = False
 
-    @property
-    def live(self) -> dict[str, PlainRequest]:
-        """The requests that wait or run, by id."""
-        return {r.name: r for r in (*self.running, *self.waiting)}
+    @staticmethod
+    def models(config: SchedulerConfig) -> bool:
+        """Return whether a scheduler of that configuration is to decide as this one does."""
+        return config == evolve(
+            config,
+            enable_prefix_caching=False,
+            num_speculative_tokens=0,
+            encoder_cache_size=0,
+            profile=Profile(),
+        )
 
     @property
     def num_free(self) -> int:
@@ -78,75 +94,117 @@ class PlainScheduler:
         return self.config.num_usable_blocks - held - self.num_fenced
 
     def add(self, request: Request) -> None:
-        """Put a request at the end of the waiting queue."""
+        """Put a request into the waiting queue, or park it until its grammar is there."""
         prompt = list(request.prompt_token_ids)
-        limit = min(len(prompt) + request.max_tokens, self.config.max_model_len)
-        self.waiting.append(PlainRequest(request, limit, prompt))
+        r = PlainRequest(request, self._limit(len(prompt), request.max_tokens), prompt)
+        if request.needs_grammar:
+            r.state = "WAITING_FOR_GRAMMAR"
+            self.parked.append(r)
+        else:
+            self._enqueue(r)
 
-    def schedule(self) -> Decision:
+    def grammar_ready(self, name: str) -> None:
+        """Let a parked request wait for admission."""
+        self._enqueue(self._unpark(name))
+
+    def continue_session(self, name: str, tokens: Sequence[int], max_tokens: int) -> None:
+        """Append the next input of a session, which waits for admission again."""
+        r = self._unpark(name)
+        r.tokens += tokens
+        r.limit = self._limit(len(r.tokens), max_tokens)
+        self._enqueue(r)
+
+    def schedule(self, throttle: bool = False) -> Decision:
         """Decide a step, and let its frame fly."""
-        self.finished.clear()
-        decision = Decision()
-        self._visit_running(decision)
-        if not decision.preempted:
-            self._visit_waiting(decision)
-        for r, tokens in decision.chunks:
+        decodes = any(r.decoding for r in self.running)
+        step = Decision(defers=throttle and decodes and not self.is_capacity_bound)
+        self._visit_running(step)
+        if not step.preempted:
+            self._visit_waiting(step)
+        for r, tokens in step.chunks:
             r.computed += tokens
             if r.computed == len(r.tokens):
-                decision.sampling.append(r)
-        self.num_preemptions += len(decision.preempted)
-        self.frame = decision
-        return decision
+                step.sampling.append(r)
+        if not step.defers and not step.preempted:
+            self.is_capacity_bound = bool(self.waiting)
+        self.frame = step
+        return step
 
-    def account(self, sampled: Mapping[str, int]) -> list[tuple[str, tuple[int], str | None]]:
-        """Append the samples; return (id, token, why it ended or None) for each accepted one."""
+    def account(self, sampled: Mapping[str, int]) -> None:
+        """Append the samples to those that still run."""
         assert self.frame is not None
-        outputs = []
         for r in self.frame.sampling:
             if r.state == "RUNNING":
                 r.tokens.append(sampled[r.name])
-                outputs.append((r.name, (sampled[r.name],), self._end(r)))
-        for r in self.leaving:
-            self._leave(r)
-        self.leaving, self.frame, self.num_fenced = [], None, 0
-        return outputs
+                r.decoding = True
+                self._end(r)
+        self.frame, self.num_fenced = None, 0
 
-    def abort(self, names: Sequence[str]) -> list[str]:
-        """End the live ones among the named; return their ids."""
-        live = [r for name in dict.fromkeys(names) if (r := self.live.get(name))]
-        frame = self.frame or Decision()
-        for r in live:
-            self.num_fenced += r.held if r in dict(frame.chunks) else 0
-            (self.running if r in self.running else self.waiting).remove(r)
-            self.leaving.append(r) if r in frame.sampling else self._leave(r)
-            r.state, r.held, r.table = "FINISHED_ABORTED", 0, []
-        return [r.name for r in live]
+    def abort(self, names: Sequence[str]) -> None:
+        """End the live ones among the named."""
+        scheduled = [r for r, _ in self.frame.chunks] if self.frame else []
+        for group in (self.running, self.waiting, self.parked):
+            for r in [r for r in group if r.name in names]:
+                self.num_fenced += r.held if r in scheduled else 0
+                r.start_over("FINISHED_ABORTED")
+                group.remove(r)
+
+    def _limit(self, known: int, max_tokens: int) -> int:
+        return min(known + max_tokens, self.config.max_model_len)
+
+    def _unpark(self, name: str) -> PlainRequest:
+        found = next(r for r in self.parked if r.name == name)
+        self.parked.remove(found)
+        found.state = "WAITING"
+        return found
+
+    def _enqueue(self, r: PlainRequest) -> None:
+        """Put a request at the end of the queue, a preempted one at the front, or by urgency."""
+        self.waiting.insert(0 if r.state == "PREEMPTED" else len(self.waiting), r)
+        if self.config.policy == "priority":
+            self.waiting.sort(key=lambda r: (*r.urgency, r.name))
 
     def _visit_running(self, step: Decision) -> None:
         place = 0
         while place < len(self.running) and self._budget(step) > 0:
             needy = self.running[place]
-            tokens = self._next_chunk(needy, step)
-            if self._lacks(needy, tokens) <= self.num_free:
-                self._give(needy, tokens, step)
+            if step.defers and not needy.decoding:
                 place += 1
                 continue
-            self._preempt(self.running[self.victim.position(len(self.running))], step)
-            if needy.state == "PREEMPTED":
-                return
-            place = self.running.index(needy)
+            tokens = self._next_chunk(needy, step)
+            while self._lacks(needy, tokens) > self.num_free:
+                self._preempt(self._victim(), step)
+                if needy.state == "PREEMPTED":
+                    return
+            self._give(needy, tokens, step)
+            place = self.running.index(needy) + 1
+
+    def _victim(self) -> PlainRequest:
+        if self.victim is not None:
+            return self.running[self.victim.position(len(self.running))]
+        if self.config.policy == "priority":
+            return max(self.running, key=lambda r: r.urgency)
+        return self.running[-1]
 
     def _visit_waiting(self, step: Decision) -> None:
         while self.waiting and self._budget(step) > 0:
             first = self.waiting[0]
             if len(self.running) == self.config.max_num_seqs:
                 return
-            if self._lacks(first, len(first.tokens)) > self.num_free:
+            if step.defers and len(first.tokens) > 1:
+                return
+            chunk = self._next_chunk(first, step)
+            whole = self.config.scheduler_reserve_full_isl
+            spare = self.num_free - (self._watermark() if self.running else 0)
+            if self._lacks(first, len(first.tokens) if whole else chunk) > spare:
                 return
             self.running.append(self.waiting.pop(0))
             (step.new if first.state == "WAITING" else step.resumed).append(first)
             first.state = "RUNNING"
-            self._give(first, self._next_chunk(first, step), step)
+            self._give(first, chunk, step)
+
+    def _watermark(self) -> int:
+        return int(self.config.watermark * self.config.num_blocks)
 
     def _budget(self, step: Decision) -> int:
         return self.config.max_num_batched_tokens - step.tokens
@@ -157,7 +215,8 @@ class PlainScheduler:
 
     def _lacks(self, r: PlainRequest, tokens: int) -> int:
         """Return how many more blocks a request needs to compute so many more tokens."""
-        return max(0, -(-(r.computed + tokens) // self.config.block_size) - r.held)
+        end = r.computed + tokens + self.config.num_lookahead_tokens
+        return max(0, -(-end // self.config.block_size) - r.held)
 
     def _give(self, r: PlainRequest, tokens: int, step: Decision) -> None:
         r.held += self._lacks(r, tokens)
@@ -169,17 +228,14 @@ class PlainScheduler:
         step.chunks = kept
         step.preempted.append(victim)
         self.running.remove(victim)
-        self.waiting.insert(0, victim)
-        victim.state, victim.computed, victim.held, victim.table = "PREEMPTED", 0, 0, []
+        victim.start_over("PREEMPTED")
+        self._enqueue(victim)
 
-    def _end(self, r: PlainRequest) -> str | None:
-        """Let a complete request go; return why it ended, or None if it goes on."""
-        reason = "length" if len(r.tokens) == r.limit else None
-        reason = "stop" if r.tokens[-1] in r.request.stop_token_ids else reason
-        if reason:
-            self.running.remove(r)
-            self._leave(r)
-        return reason
-
-    def _leave(self, r: PlainRequest) -> None:
-        self.finished.add(r.name)
+    def _end(self, r: PlainRequest) -> None:
+        """Let a complete request go, or park it if it is a session."""
+        if len(r.tokens) < r.limit and r.tokens[-1] not in r.request.stop_token_ids:
+            return
+        self.running.remove(r)
+        r.start_over("WAITING_FOR_STREAMING")
+        if r.request.resumable:
+            self.parked.append(r)

@@ -28,11 +28,12 @@ from kvproof.spec.expression import (
     Index,
     Literal,
     NumberParameter,
+    Total,
     Truth,
 )
 from kvproof.spec.rows import Progress, Transition
 from kvproof.spec.text import text
-from kvproof.spec.walk import cells
+from kvproof.spec.walk import cells, free_indices, nodes
 from kvproof.verify.induction import Outcome
 from kvproof.verify.query import Query, Sat, any_state
 from kvproof.verify.setting import Setting, guard_of
@@ -45,7 +46,7 @@ from kvproof.verify.verdict import Counterexample, Method, Result
 # First a witness for each total that names no instance, then for each total that names one of
 # those: a referenced block, then the table or fence that names it.
 ROUNDS = 2
-ASKED_NUMBER = 1
+ASKED_NUMBERS = (0, 1)
 
 
 @define
@@ -76,7 +77,9 @@ class Stuck:
 
     def _name_witnesses(self, newest: set[Index]) -> set[Index]:
         """Name a witness for each total that mentions only the newest names, and return those."""
-        setting = self.query().setting
+        setting = any_state(self.declaration, self.instances, whole=True).setting
+        for tree in (self.progress.when, *self._guards_about_totals()):
+            setting.term(tree)
         found: set[Index] = set()
         for key, item in setting.terms.sums.items():
             names = _named_in(item, setting)
@@ -87,6 +90,14 @@ class Stuck:
             self.instances[item.role] += (witness,)
             found.add(witness)
         return found
+
+    def _guards_about_totals(self) -> Iterator[Expression]:
+        """Yield the parts of the listed rows' guards that are about a sum of no named instance."""
+        for name in self.progress.rows:
+            for part in self.declaration.complete_transitions[name].guard:
+                totals = [node for node in nodes(part) if isinstance(node, Total)]
+                if totals and not any(i.name != i.role for i in free_indices(part)):
+                    yield part
 
     def _witnessed(self, setting: Setting) -> list[Term]:
         """Return that each witness has a term above zero if its total is."""
@@ -114,14 +125,18 @@ def _named_in(item: Sum, setting: Setting) -> set[Index]:
 def _guards(row: Transition, setting: Setting) -> Iterator[list[Expression]]:
     """Yield the guard of the row for every choice of named instances, its values fixed."""
     indices = [parameter for parameter in row.parameters if isinstance(parameter, Index)]
-    values = {p.name: _asked(p) for p in row.parameters if not isinstance(p, Index)}
+    values = [p for p in row.parameters if not isinstance(p, Index)]
     for chosen in product(*(setting.instances[index.role] for index in indices)):
         guard = guard_of(row, dict(zip(indices, chosen, strict=True)))
-        yield [replace_parameters(part, values) for part in guard]
+        for asked in product(*(_asked(p) for p in values)):
+            given = {p.name: value for p, value in zip(values, asked, strict=True)}
+            yield [replace_parameters(part, given) for part in guard]
 
 
-def _asked(parameter: NumberParameter | FlagParameter) -> Expression:
-    return Literal(ASKED_NUMBER) if isinstance(parameter, NumberParameter) else Truth(value=False)
+def _asked(parameter: NumberParameter | FlagParameter) -> tuple[Expression, ...]:
+    if isinstance(parameter, FlagParameter):
+        return (Truth(value=False),)
+    return tuple(Literal(number) for number in ASKED_NUMBERS)
 
 
 def check_progress(declaration: Declaration) -> list[Result]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from attrs import fields
 
-from kvproof.runtime import Request, SchedulerConfig
+from kvproof.runtime import Profile, Request, SchedulerConfig
 from kvproof.verify.victim_rule import VictimRule
 
 TITLE = "# This program shows the fault:\n"
 _IMPORTS = """\
-from kvproof.runtime import Request, Scheduler, SchedulerConfig
+from kvproof.runtime import EncoderItem, Profile, Request, Scheduler, SchedulerConfig
 from kvproof.verify.stamping_model import StampingModel
 from kvproof.verify.victim_rule import VictimRule
 
@@ -30,13 +32,13 @@ class RecordedRun:
 
     Args:
         config: the limits of the scheduler.
-        victim: its victim policy.
+        victim: its victim policy; None for that of the configuration.
         keep_claims: write every claim into the program, not only the one that fails.
 
     """
 
     def __init__(
-        self, config: SchedulerConfig, victim: VictimRule, *, keep_claims: bool = False
+        self, config: SchedulerConfig, victim: VictimRule | None, *, keep_claims: bool = False
     ) -> None:
         """Begin with a scheduler without requests."""
         self.keep_claims = keep_claims
@@ -84,18 +86,33 @@ def program_of(fault: BaseException) -> str | None:
 
 def config_text(config: SchedulerConfig) -> str:
     """Return a configuration as Python, without what is as usual."""
-    values = [
-        f"{item.name}={getattr(config, item.name)}"
-        for item in fields(SchedulerConfig)
-        if getattr(config, item.name) != item.default
-    ]
-    return f"SchedulerConfig({', '.join(values)})"
+    return _text(config, SchedulerConfig(num_blocks=2))
 
 
 def request_text(request: Request) -> str:
-    """Return a request as Python."""
-    stops = sorted(request.stop_token_ids)
-    return (
-        f"Request({request.request_id!r}, {list(request.prompt_token_ids)},"
-        f" max_tokens={request.max_tokens}{f', stop_token_ids={stops}' if stops else ''})"
-    )
+    """Return a request as Python, without what is as usual."""
+    prompt, stops = list(request.prompt_token_ids), sorted(request.stop_token_ids)
+    values = [repr(request.request_id), str(prompt), f"max_tokens={request.max_tokens}"]
+    if stops:
+        values.append(f"stop_token_ids={stops}")
+    usual = Request("", [])
+    values += [
+        f"{name}={getattr(request, name)!r}"
+        for name in (item.name for item in fields(Request)[4:])
+        if getattr(request, name) != getattr(usual, name)
+    ]
+    return f"Request({', '.join(values)})"
+
+
+def _text(value: Any, usual: Any) -> str:
+    """Return an object of attributes as Python, with those that are not as usual."""
+    values = [
+        f"{item.name}={_field_text(getattr(value, item.name), getattr(usual, item.name))}"
+        for item in fields(type(value))
+        if getattr(value, item.name) != getattr(usual, item.name)
+    ]
+    return f"{type(value).__name__}({', '.join(values)})"
+
+
+def _field_text(value: object, usual: object) -> str:
+    return _text(value, usual) if isinstance(value, Profile) else repr(value)

@@ -106,8 +106,10 @@ def to_json(report: Report) -> dict[str, Any]:
 
 # Words long enough to widen the table beyond a terminal are broken by hand.
 HEADINGS = {
+    Method.INITIAL: "ini-\ntial",
     Method.INDUCTION: "induc-\ntion",
     Method.CONSEQUENCE: "conse-\nquence",
+    Method.DIFFERENCE: "diffe-\nrence",
     Method.LOAD_BEARING: "load-\nbearing",
     Method.SATISFIABLE: "satis-\nfiable",
     Method.WITNESS: "wit-\nness",

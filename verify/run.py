@@ -92,7 +92,7 @@ def _whole(declaration: Declaration, item: Check) -> Task:
 
 
 def _row(declaration: Declaration, row: Transition) -> Task:
-    methods = (Method.INDUCTION, Method.SATISFIABLE)
+    methods = (Method.INDUCTION, Method.SATISFIABLE, *((Method.DIFFERENCE,) if row.breaks else ()))
     return Task(
         row.name,
         partial(check_row, declaration, row),
@@ -106,5 +106,6 @@ def _obligations(declaration: Declaration, row: Transition) -> Iterator[str]:
     """Yield the names and the properties of what is to be shown of one row."""
     yield from (f"{row.name} can happen", "L2")
     for invariant in declaration.all_invariants:
-        yield f"{row.name} keeps {invariant.name}"
+        verb = "breaks" if invariant.name in row.breaks else "keeps"
+        yield f"{row.name} {verb} {invariant.name}"
         yield invariant.property

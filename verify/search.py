@@ -33,13 +33,24 @@ class Size:
 
 
 def _size(
-    *, block_size: int, blocks: int, budget: int, requests: int, fences: int, share: float
+    *,
+    block_size: int,
+    blocks: int,
+    budget: int,
+    requests: int,
+    fences: int,
+    share: float,
+    extras: int = 0,
 ) -> Size:
+    """Return a size; `extras` is how much there is of what the smallest sizes do without."""
     constants = {
         "BLOCK_SIZE": block_size,
         "TOTAL_BLOCKS": blocks,
         "TOKEN_BUDGET": budget,
         "MAX_RUNNING": 2,
+        "MAX_DRAFTS": extras,
+        "ENCODER_SLOTS": extras,
+        "ENCODER_BUDGET": extras,
     }
     # A row that has lost the guard of a number is caught by the numbers that it should refuse.
     return Size(constants, {"request": requests, "fence": fences}, range(-1, budget + 1), share)
@@ -48,7 +59,8 @@ def _size(
 # One request alone first: most faults need no second one, and show at once.
 SIZES = (
     _size(block_size=1, blocks=2, budget=2, requests=1, fences=1, share=0.1),
-    _size(block_size=1, blocks=2, budget=2, requests=2, fences=2, share=0.4),
+    _size(block_size=1, blocks=2, budget=2, requests=1, fences=1, share=0.1, extras=1),
+    _size(block_size=1, blocks=2, budget=2, requests=2, fences=2, share=0.3),
     _size(block_size=2, blocks=2, budget=2, requests=2, fences=2, share=0.25),
     _size(block_size=2, blocks=3, budget=3, requests=2, fences=2, share=0.25),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 
 import z3
@@ -15,6 +16,7 @@ from kvproof.spec.rows import Invariant, Transition
 from kvproof.spec.walk import AnyCell, rename, speaks_of_before
 from kvproof.verify.sums import Fact, facts_about_sums
 from kvproof.verify.terms import Term, Terms
+from kvproof.verify.translations import translations_for
 from kvproof.verify.trees import Instances, split
 
 Names = dict[Index, Index]
@@ -79,7 +81,19 @@ class Setting:
 
     def instances_of(self, row: Invariant) -> list[Term]:
         """Return the invariant for every choice of named instances."""
-        return [self.term(rename(row.formula, names)) for names in self.choices_for(row.formula)]
+        kept = translations_for(self.declaration)
+        split_off = [(role, self.instances.get(role, ())) for role in kept.summed_roles(row)]
+        found = []
+        for names in self.choices_for(row.formula):
+            key = (row.name, tuple(names.values()), tuple(split_off), self.whole)
+            fresh = Terms(self.terms.counts, self.terms.named)
+            kept_one = kept.of(key, fresh, partial(self._instance, row, names))
+            self.terms.absorb(kept_one.terms)
+            found.append(kept_one.term)
+        return found
+
+    def _instance(self, row: Invariant, names: Names) -> Expression:
+        return self.tree(rename(row.formula, names))
 
     def domains(self) -> list[Term]:
         """Return, for each cell that holds a member, that it holds one that exists."""

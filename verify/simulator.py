@@ -38,6 +38,7 @@ from kvproof.spec.expression import (
     No,
     NumberCell,
     NumberParameter,
+    StandsAt,
     Subtract,
     Total,
     Truth,
@@ -446,4 +447,5 @@ _READERS: dict[type, Callable[[Compiler, Any, Bound], Closure]] = {
     AllOf: _items(decided_by=False),
     AnyOf: _items(decided_by=True),
     No: _no,
+    StandsAt: lambda compiler, tree, bound: compiler.of(tree.meaning, bound),
 }

@@ -12,8 +12,9 @@ In a suite of pytest `TestScheduler = SchedulerMachine.TestCase` does the same w
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
+from attrs import evolve
 from hypothesis import HealthCheck, Phase, event, seed, settings, target
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -24,32 +25,43 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kvproof.runtime import SchedulerConfig
+from kvproof.runtime import Profile, SchedulerConfig
 from kvproof.verify import workload
+from kvproof.verify.ledger import Entry
 from kvproof.verify.victim_rule import VictimRule
 from kvproof.verify.watched_scheduler import WatchedScheduler
 
 TENSORS = ("at once", "after other calls", "from lists")
-ABORTS_IN_A_ROW_MAX = 2  # Otherwise half of all calls are aborts, and pools never fill.
+# Calls between two steps: otherwise most are aborts of those that wait, and pools never fill.
+IN_A_ROW_MAX = {"add": 2, "abort": 1, "propose": 1, "reset prefix cache": 1}
+LIVE_MAX = 12
+RUN_STEPS = 24
 
 
 class SchedulerMachine(RuleBasedStateMachine):
     """Adds, steps and aborts at any moment, with the samples of a step in flight or not.
 
     `counts` adds up over all runs of the class; a subclass that sets its own keeps them apart.
+    `profile` says which rules the scheduler follows.
     """
 
     counts: Counter[str] = Counter()  # noqa: RUF012 - shared by intent
+    profile: ClassVar[Profile] = Profile()
 
     @initialize(config=workload.configurations, victim=workload.victims, drained=st.booleans())
-    def configure(self, config: SchedulerConfig, victim: VictimRule, drained: bool) -> None:
+    def configure(self, config: SchedulerConfig, victim: VictimRule | None, drained: bool) -> None:
         """Make a scheduler; `drained` says how its requests end: by steps, or by abort."""
-        self.watched = WatchedScheduler(config, victim)
-        self.drained = drained and victim.place == -1
-        self.number = self.aborts_in_a_row = 0
+        self._configure(config, victim, drained)
+
+    def _configure(self, config: SchedulerConfig, victim: VictimRule | None, drained: bool) -> None:
+        self.watched = WatchedScheduler(evolve(config, profile=self.profile), victim)
+        self.drained = drained and _gets_on(config, victim)
+        self.number = 0
+        self.since_step = Counter[str]()
         self.tensors = TENSORS[0]
         self.pressure = 0.0
 
+    @precondition(lambda self: self._may("add") and len(self.watched.ledger.live) < LIVE_MAX)
     @rule(drafts=workload.drafts, again=st.booleans())
     def add(self, drafts: list[workload.Draft], again: bool) -> None:
         """Add some requests, under new ids or ones that have been in use."""
@@ -60,36 +72,86 @@ class SchedulerMachine(RuleBasedStateMachine):
         self._count("add")
 
     @precondition(lambda self: self.number and not self.watched.in_flight)
-    @rule(times=st.integers(1, 10), sampled=workload.samples)
-    def step(self, times: int, sampled: list[int]) -> None:
+    @rule(
+        times=st.integers(1, 10),
+        sampled=workload.samples,
+        throttle=st.booleans(),
+        proposals=workload.proposals,
+        accepted=st.integers(0, 3),
+    )
+    def step(
+        self,
+        times: int,
+        sampled: list[int],
+        throttle: bool,
+        proposals: list[int],
+        accepted: int,
+    ) -> None:
         """Schedule, compute and update, several times in a row while somebody is there."""
-        for _ in range(times):
-            self._dispatch("at once")
-            self._account(sampled, by_name=True)
-            if not self.watched.plain.live:
-                break
+        self._run(times, throttle, sampled, proposals, accepted)
         self._count("step")
 
+    @precondition(lambda self: self.watched.ledger.unfinished and not self.watched.in_flight)
+    @rule(sampled=workload.samples, proposals=workload.proposals, accepted=st.integers(0, 3))
+    def run(self, sampled: list[int], proposals: list[int], accepted: int) -> None:
+        """Do the same until about everybody has ended."""
+        self._run(RUN_STEPS, False, sampled, proposals, accepted)
+        self._count("run")
+
     @precondition(lambda self: self.number and not self.watched.in_flight)
-    @rule(tensors=st.sampled_from(TENSORS))
-    def dispatch(self, tensors: str) -> None:
+    @rule(tensors=st.sampled_from(TENSORS), throttle=st.booleans())
+    def dispatch(self, tensors: str, throttle: bool) -> None:
         """Schedule a step whose samples come later."""
-        self._dispatch(tensors)
+        self._dispatch(tensors, throttle)
         self._count("dispatch")
 
     @precondition(lambda self: self.watched.in_flight)
-    @rule(sampled=workload.samples, by_name=st.booleans())
-    def account(self, sampled: list[int], by_name: bool) -> None:
+    @rule(sampled=workload.samples, by_name=st.booleans(), accepted=st.integers(0, 3))
+    def account(self, sampled: list[int], by_name: bool, accepted: int) -> None:
         """Give the step in flight its samples."""
-        self._account(sampled, by_name)
+        self._account(sampled, by_name, accepted)
         self._count("account")
 
-    @precondition(lambda self: self.number and self.aborts_in_a_row < ABORTS_IN_A_ROW_MAX)
-    @rule(places=st.lists(st.integers(0, 15), min_size=1, max_size=3))
+    @precondition(lambda self: self._may("propose") and not self.watched.in_flight)
+    @precondition(lambda self: self.watched.config.num_speculative_tokens and self.number)
+    @rule(proposals=workload.proposals)
+    def propose(self, proposals: list[int]) -> None:
+        """Give those that run draft tokens, or take them away again."""
+        self._propose(proposals)
+        self._count("propose")
+
+    @precondition(lambda self: self.watched.ledger.parked_as("WAITING_FOR_GRAMMAR"))
+    @rule(place=st.integers(0, 7))
+    def grammar_ready(self, place: int) -> None:
+        """Let a request go on that waits for its grammar."""
+        parked = self.watched.ledger.parked_as("WAITING_FOR_GRAMMAR")
+        self.watched.grammar_ready(parked[place % len(parked)].name)
+        self._count("grammar ready")
+
+    @precondition(lambda self: self._sessions())
+    @rule(place=st.integers(0, 7), tokens=workload.samples, length=st.integers(1, 12))
+    def continue_session(self, place: int, tokens: list[int], length: int) -> None:
+        """Send the next input of a session: as much as fits."""
+        sessions = self._sessions()
+        session = sessions[place % len(sessions)]
+        room = self.watched.ledger.room(session)
+        tokens = tokens[: room - 1]
+        self.watched.continue_session(session.name, tokens, min(length, room - len(tokens)))
+        self._count("continue session")
+
+    @precondition(lambda self: self._may("reset prefix cache") and self.number)
+    @precondition(lambda self: self.watched.config.enable_prefix_caching)
+    @rule()
+    def reset_prefix_cache(self) -> None:
+        """Forget all prefixes, if no block is in use."""
+        self.watched.reset_prefix_cache()
+        self._count("reset prefix cache")
+
+    @precondition(lambda self: self._may("abort") and self.number)
+    @rule(places=st.lists(st.integers(0, 15), min_size=1, max_size=2))
     def abort(self, places: list[int]) -> None:
         """Abort some of those that run, wait or have ended, or one never heard of."""
-        self.aborts_in_a_row += 1
-        names = [*self.watched.plain.live, *self._gone()[-2:], "nobody"]
+        names = [*self.watched.ledger.live, *self._gone()[-2:], "nobody"]
         self.watched.abort([names[place % len(names)] for place in places])
         self._count("abort")
 
@@ -107,8 +169,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             watched.account([workload.NO_STOP])
         if self.drained:
             watched.drain(workload.NO_STOP)
-        else:
-            watched.abort(list(watched.plain.live))
+        if watched.ledger.live:
+            watched.abort(list(watched.ledger.live))
         watched.check_end()
         target(self.pressure, label="largest share of the pool in use")
         target(float(watched.counts["preempted"]), label="preemptions")
@@ -122,32 +184,80 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _gone(self) -> list[str]:
         """Return the ids that have been in use and may be used again."""
-        plain = self.watched.plain
-        used = plain.live.keys() | {r.name for r in plain.leaving}
+        ledger = self.watched.ledger
+        used = ledger.live.keys() | {r.name for r in ledger.leaving}
         return [name for number in range(self.number) if (name := f"r{number}") not in used]
 
-    def _dispatch(self, tensors: str) -> None:
-        self.aborts_in_a_row = 0
-        decision = self.watched.dispatch()
-        for name in ("new", "resumed", "preempted", "undone"):
-            if getattr(decision, name):
-                event(f"a step has {name} requests")
-        plain = self.watched.plain
-        self.pressure = max(self.pressure, 1 - plain.num_free / plain.config.num_usable_blocks)
+    def _sessions(self) -> list[Entry]:
+        """Return the sessions that can have another turn."""
+        ledger = self.watched.ledger
+        return [r for r in ledger.parked_as("WAITING_FOR_STREAMING") if ledger.room(r) > 0]
+
+    def _run(
+        self,
+        times: int,
+        throttle: bool,
+        sampled: list[int],
+        proposals: list[int],
+        accepted: int,
+    ) -> None:
+        for _ in range(times):
+            self._dispatch("at once", throttle)
+            self._account(sampled, by_name=True, accepted=accepted)
+            self._propose(proposals)
+            if not self.watched.ledger.unfinished:
+                break
+
+    def _dispatch(self, tensors: str, throttle: bool) -> None:
+        self.since_step.clear()
+        output = self.watched.dispatch(throttle)
+        for name in ("new_rows", "resumed_rows", "preempted_req_ids", "scheduled_encoder_inputs"):
+            if getattr(output, name):
+                event(f"a step has {name}")
+        free = len(self.watched.scheduler.free_block_ids())
+        self.pressure = max(self.pressure, 1 - free / self.watched.config.num_usable_blocks)
         self.tensors = tensors
         if tensors in {"at once", "from lists"}:
             self.watched.compute(tensors=tensors == "at once")
 
-    def _account(self, sampled: list[int], by_name: bool) -> None:
+    def _account(self, sampled: list[int], by_name: bool, accepted: int) -> None:
         if self.tensors == "after other calls":
             self.watched.compute()
-        self.watched.account(sampled, by_name=by_name)
+        self.watched.account(sampled, by_name=by_name, accepted=accepted)
+
+    def _propose(self, proposals: list[int]) -> None:
+        if most := self.watched.config.num_speculative_tokens:
+            self.watched.propose(proposals[:most])
+
+    def _may(self, call: str) -> bool:
+        return self.since_step[call] < IN_A_ROW_MAX[call]
 
     def _count(self, call: str) -> None:
+        self.since_step[call] += 1
         self.counts[f"call {call}"] += 1
 
 
-def run_fuzz(max_examples: int, steps: int, seed: int, *, shrink: bool = True) -> Counter[str]:
+def _gets_on(config: SchedulerConfig, victim: VictimRule | None) -> bool:
+    """Return whether everybody ends in time if nobody aborts them.
+
+    They do while some request is never a victim. Of equals, however, the one that is furthest is
+    preempted first under "priority", and where a first chunk is enough to be admitted three of them
+    can preempt one another for ever, as in vLLM 0.25.1.
+    """
+    if victim is None and config.policy == "priority":
+        return config.scheduler_reserve_full_isl
+    return victim in (None, VictimRule(-1))
+
+
+def run_fuzz(
+    max_examples: int,
+    steps: int,
+    seed: int,
+    *,
+    shrink: bool = True,
+    profile: Profile = Profile(),  # noqa: B008 - frozen
+    configurations: st.SearchStrategy[SchedulerConfig] = workload.configurations,
+) -> Counter[str]:
     """Run the machine that often, and return how often each rule was called and what happened.
 
     Args:
@@ -156,19 +266,31 @@ def run_fuzz(max_examples: int, steps: int, seed: int, *, shrink: bool = True) -
         seed: the same seed draws the same calls.
         shrink: look for the shortest program that fails, which takes some seconds; if not, the
             first one is reported.
+        profile: the rules that the scheduler follows.
+        configurations: the limits to draw from.
 
     Raises:
         Exception: What went wrong; `program_of` returns its program.
 
     """
-    machine = counting_machine(seed)
+    machine = counting_machine(seed, profile, configurations)
     run_state_machine_as_test(machine, settings=fuzz_settings(max_examples, steps, shrink))
     return machine.counts
 
 
-def counting_machine(number: int) -> type[SchedulerMachine]:
-    """Return the machine with counts of its own, and a seed."""
-    machine: Any = type("SchedulerMachine", (SchedulerMachine,), {"counts": Counter()})
+def counting_machine(
+    number: int, profile: Profile, configurations: st.SearchStrategy[SchedulerConfig]
+) -> type[SchedulerMachine]:
+    """Return the machine with counts and configurations of its own, and a seed."""
+
+    def configure(
+        self: SchedulerMachine, config: SchedulerConfig, victim: VictimRule | None, drained: bool
+    ) -> None:
+        self._configure(config, victim, drained)
+
+    drawn = initialize(config=configurations, victim=workload.victims, drained=st.booleans())
+    own = {"counts": Counter(), "profile": profile, "configure": drawn(configure)}
+    machine: Any = type("SchedulerMachine", (SchedulerMachine,), own)
     return seed(number)(machine)  # type: ignore[no-any-return]
 
 

@@ -1,54 +1,236 @@
-"""What must be true of a step, of its results and of the scheduler, in terms of its public face.
+"""What must be true of a step and of its results, in terms of the public face of a scheduler.
 
 Each claim is also a piece of Python over `scheduler`, `output` and `results`, so that a failing one
-can be the last line of a program.
+can be the last line of a program. What was said before the step is in the ledger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
-from kvproof.runtime import RequestOutput, Scheduler, SchedulerConfig, StepOutput
-from kvproof.verify.plain_scheduler import Decision, PlainRequest, PlainScheduler
+from attrs import frozen
+
+from kvproof.runtime import RequestOutput, Scheduler, StepOutput
+from kvproof.verify.ledger import Entry, Ledger, Outcome
+from kvproof.verify.plain_scheduler import Decision, PlainRequest
 from kvproof.verify.recorded_run import RecordedRun
+from kvproof.verify.victim_rule import VictimRule
 
 
-def check_step(
-    recorded: RecordedRun,
-    scheduler: Scheduler,
-    output: StepOutput,
-    decision: Decision,
-    finished: set[str],
-) -> None:
-    """Check a step by itself, then against the decision, and learn its blocks."""
-    _check_limits(recorded, scheduler.config, output)
-    _check_members(recorded, output, decision)
-    equal = recorded.equal
-    equal("output.finished_req_ids", output.finished_req_ids, finished)
-    equal("output.sampled_req_ids", output.sampled_req_ids, _names(decision.sampling))
-    _check_workers_view(recorded, output, decision)
-    _learn_tables(recorded, scheduler, output, decision)
+@frozen
+class StepClaims:
+    """The claims about one step, which the ledger does not know yet.
+
+    Attributes:
+        victim: the rule by which victims are chosen; None if it is that of the policy.
+        throttle: whether the step was asked to leave prefills for later.
+
+    """
+
+    recorded: RecordedRun
+    scheduler: Scheduler
+    output: StepOutput
+    ledger: Ledger
+    victim: VictimRule | None = None
+    throttle: bool = False
+
+    def check(self) -> None:
+        """Check everything that a step says."""
+        self._check_limits()
+        self._check_victims()
+        self._check_members()
+        self._check_chunks()
+        self._check_drafts()
+        self._check_deferral()
+        self._check_embeddings()
+        self._check_workers_view()
+        finished = self.output.finished_req_ids
+        self.recorded.equal("output.finished_req_ids", finished, self.ledger.finished)
+
+    def _check_limits(self) -> None:
+        config, demand, output = self.scheduler.config, self.recorded.demand, self.output
+        tokens = output.num_scheduled_tokens
+        total, budget = sum(tokens.values()), config.max_num_batched_tokens
+        claim = f"sum(output.num_scheduled_tokens.values()) <= {budget}"
+        demand(claim, total <= budget, total)
+        seen = output.total_num_scheduled_tokens
+        claim = "output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens.values())"
+        demand(claim, seen == total, seen)
+        claim = f"len(output.req_ids) <= {config.max_num_seqs}"
+        demand(claim, len(tokens) <= config.max_num_seqs, len(tokens))
+        most = config.long_prefill_token_threshold or budget
+        claim = f"all(1 <= n <= {most} for n in output.num_scheduled_tokens.values())"
+        demand(claim, all(1 <= n <= most for n in tokens.values()), tokens)
+        admitted = [*output.new_rows, *output.resumed_rows]
+        claim = "not (output.preempted_req_ids and (output.new_rows or output.resumed_rows))"
+        demand(claim, not (output.preempted_req_ids and admitted), admitted)
+
+    def _check_victims(self) -> None:
+        """Check that victims ran, wait now, and are the ones that the policy has to choose."""
+        seen, waiting = self.output.preempted_req_ids, self.scheduler.waiting_request_ids()
+        names = [r.name for r in self.ledger.running]
+        self.recorded.demand(f"output.preempted_req_ids <= {set(names)}", seen <= set(names), seen)
+        claim = "output.preempted_req_ids <= set(scheduler.waiting_request_ids())"
+        self.recorded.demand(claim, seen <= set(waiting), waiting)
+        if not seen or self.victim not in (None, VictimRule(-1)):
+            return
+        order = self.ledger.running
+        if self.victim is None and self.scheduler.config.policy == "priority":
+            latest_first = order[::-1]
+            order = sorted(latest_first, key=lambda r: r.urgency)
+        last = {r.name for r in order[len(order) - len(seen) :]}
+        self.recorded.equal("output.preempted_req_ids", seen, last)
+
+    def _check_members(self) -> None:
+        """Check who is in the step: running requests in order, then the first that waited."""
+        output, ledger = self.output, self.ledger
+        names = set(output.req_ids)
+        staying = [r for r in ledger.running if r.name not in output.preempted_req_ids]
+        visited = [r.name for r in staying if r.name in names]
+        admitted = ledger.waiting[: len(names) - len(visited)]
+        expected = [*visited, *(r.name for r in admitted)]
+        self.recorded.equal("output.req_ids", output.req_ids, expected)
+        new = {data.req_id for data in output.scheduled_new_reqs}
+        claim = "{data.req_id for data in output.scheduled_new_reqs}"
+        self.recorded.equal(claim, new, {r.name for r in admitted if r.state == "WAITING"})
+        resumed = {r.name for r in admitted if r.state == "PREEMPTED"}
+        self.recorded.equal("output.resumed_req_ids", output.resumed_req_ids, resumed)
+        running = [r.name for r in (*staying, *admitted)]
+        claim = "scheduler.running_request_ids()"
+        self.recorded.equal(claim, self.scheduler.running_request_ids(), running)
+
+    def _check_chunks(self) -> None:
+        """Check where each chunk begins and ends, and who samples after it."""
+        output, size, sampling = self.output, self.scheduler.config.block_size, []
+        for place, (r, tokens) in enumerate(self._chunks()):
+            start = int(output.computed[place])
+            name = f"output.computed[{place}]"
+            if r.state == "RUNNING":
+                self.recorded.equal(name, start, r.computed)
+            else:
+                caching = self.scheduler.config.enable_prefix_caching
+                most = (len(r.tokens) - 1) // size * size if caching else 0
+                claim = f"{name} in range(0, {most + 1}, {size})"
+                self.recorded.demand(claim, start in range(0, most + 1, size), start)
+            if start + tokens >= len(r.tokens):
+                sampling.append(r.name)
+        self.recorded.equal("output.sampled_req_ids", output.sampled_req_ids, sampling)
+
+    def _check_drafts(self) -> None:
+        """Check that a running request tries its drafts in order, and another none of its own."""
+        output, most = self.output, self.scheduler.config.num_speculative_tokens
+        name = "output.scheduled_spec_decode_tokens"
+        for place, (r, tokens) in enumerate(self._chunks()):
+            drafts = int(output.computed[place]) + tokens - len(r.tokens)
+            seen = output.scheduled_spec_decode_tokens.get(r.name, [])
+            claim = f"len({name}.get({r.name!r}, [])) == {max(drafts, 0)} <= {most}"
+            self.recorded.demand(claim, len(seen) == max(drafts, 0) <= most, seen)
+            if r.state == "RUNNING":
+                expected = r.drafts[: max(drafts, 0)]
+                self.recorded.equal(f"{name}.get({r.name!r}, [])", seen, expected)
+
+    def _check_deferral(self) -> None:
+        """Check that a step that is to leave prefills for later serves decodes only."""
+        if not self.ledger.defers(self.throttle):
+            return
+        for place, (r, tokens) in enumerate(self._chunks()):
+            left = len(r.tokens) - int(self.output.computed[place])
+            if not r.decoding:
+                claim = (
+                    f"output.computed[{place}] == {len(r.tokens) - 1}  # the step defers prefills"
+                )
+                self.recorded.demand(claim, left == 1, tokens)
+
+    def _check_embeddings(self) -> None:
+        """Check what the encoder computes and forgets, as a worker does who keeps its results."""
+        output, before, demand = self.output, self.ledger.embeddings, self.recorded.demand
+        freed = output.free_encoder_mm_hashes
+        demand(
+            f"set(output.free_encoder_mm_hashes) <= {set(before)}", set(freed) <= set(before), freed
+        )
+        kept = {name: size for name, size in before.items() if name not in freed}
+        live, computed = self.ledger.live, dict[str, int]()
+        for name, places in output.scheduled_encoder_inputs.items():
+            items = live[name].request.mm_features
+            there = {place for place, item in enumerate(items) if item.identifier in kept}
+            claim = f"not {there} & set(output.scheduled_encoder_inputs.get({name!r}, []))"
+            demand(claim, not there & set(places), places)
+            computed |= {items[place].identifier: items[place].length for place in places}
+        self._check_encoder_limits(sum(kept.values()), sum(computed.values()))
+        self._check_items_are_there(kept.keys() | computed.keys())
+
+    def _check_encoder_limits(self, kept: int, computed: int) -> None:
+        config, live, output = self.scheduler.config, self.ledger.live, self.output
+        if not output.scheduled_encoder_inputs:
+            return
+        sizes = {
+            name: [item.length for item in live[name].request.mm_features]
+            for name in output.scheduled_encoder_inputs
+        }
+        name = f"sum({sizes}[r][i] for r, places in output.scheduled_encoder_inputs.items()"
+        name += " for i in places)"
+        budget, slots = config.max_num_encoder_input_tokens, config.encoder_cache_size
+        self.recorded.demand(f"{name} <= {budget}", computed <= budget, computed)
+        self.recorded.demand(f"{kept} + {name} <= {slots}", kept + computed <= slots, computed)
+
+    def _check_items_are_there(self, kept: Set[str]) -> None:
+        """Check that each item that a chunk reads, or that is half read, is in the cache."""
+        needed = set[str]()
+        chunks = {
+            r: (int(start), n)
+            for (r, n), start in zip(self._chunks(), self.output.computed, strict=True)
+        }
+        for r in self.ledger.running:
+            if r.name not in self.output.preempted_req_ids:
+                chunks.setdefault(r, (r.computed, 0))
+        for r, (start, tokens) in chunks.items():
+            needed |= {
+                item.identifier
+                for item in r.request.mm_features
+                if item.offset < start + tokens and start < item.end
+            }
+        if not needed:
+            return
+        names = {
+            name: [item.identifier for item in self.ledger.live[name].request.mm_features]
+            for name in self.output.scheduled_encoder_inputs
+        }
+        claim = f"{needed} <= {set(self.ledger.embeddings)} - set(output.free_encoder_mm_hashes)"
+        claim += f" | {{{names}[r][i] for r, places in output.scheduled_encoder_inputs.items()"
+        claim += " for i in places}"
+        self.recorded.demand(claim, needed <= kept, sorted(kept))
+
+    def _check_workers_view(self) -> None:
+        """Check what a worker is told about requests that it knows already, and their tables."""
+        output, chunks = self.output, self._chunks()
+        cached, starts = output.scheduled_cached_reqs, output.computed.tolist()
+        known = [place for place, (r, _) in enumerate(chunks) if r.state != "WAITING"]
+        name = "output.scheduled_cached_reqs"
+        self.recorded.equal(f"{name}.req_ids", cached.req_ids, [chunks[i][0].name for i in known])
+        computed = [starts[i] for i in known]
+        self.recorded.equal(f"{name}.num_computed_tokens", cached.num_computed_tokens, computed)
+        outputs = [len(chunks[i][0].tokens) - chunks[i][0].prompt for i in known]
+        self.recorded.equal(f"{name}.num_output_tokens", cached.num_output_tokens, outputs)
+        for new in output.scheduled_new_reqs:
+            r = self.ledger.live[new.req_id]
+            claim = "{data.req_id: list(data.prompt_token_ids) for data in"
+            claim += f" output.scheduled_new_reqs}}[{r.name!r}]"
+            self.recorded.equal(claim, list(new.prompt_token_ids), r.tokens)
+        for r, _ in chunks:
+            claim = f"output.new_block_ids[{r.name!r}]"
+            new_blocks, before = output.new_block_ids[r.name], len(r.table)
+            seen = self.scheduler.block_ids(r.name)[before:]
+            table = f"scheduler.block_ids({r.name!r})[{before}:]"
+            self.recorded.demand(f"{table} == {claim}", seen == new_blocks, seen)
+
+    def _chunks(self) -> list[tuple[Entry, int]]:
+        """Return the members of the step, as they were before it, and their tokens."""
+        live = self.ledger.live
+        return [(live[name], n) for name, n in self.output.num_scheduled_tokens.items()]
 
 
-def _check_limits(recorded: RecordedRun, config: SchedulerConfig, output: StepOutput) -> None:
-    tokens = output.num_scheduled_tokens
-    total, budget = sum(tokens.values()), config.max_num_batched_tokens
-    claim = f"sum(output.num_scheduled_tokens.values()) <= {budget}"
-    recorded.demand(claim, total <= budget, total)
-    seen = output.total_num_scheduled_tokens
-    claim = "output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens.values())"
-    recorded.demand(claim, seen == total, seen)
-    claim = f"len(output.req_ids) <= {config.max_num_seqs}"
-    recorded.demand(claim, len(tokens) <= config.max_num_seqs, len(tokens))
-    most = config.long_prefill_token_threshold or budget
-    claim = f"all(1 <= n <= {most} for n in output.num_scheduled_tokens.values())"
-    recorded.demand(claim, all(1 <= n <= most for n in tokens.values()), tokens)
-    admitted = [*output.new_rows, *output.resumed_rows]
-    claim = "not (output.preempted_req_ids and (output.new_rows or output.resumed_rows))"
-    recorded.demand(claim, not (output.preempted_req_ids and admitted), admitted)
-
-
-def _check_members(recorded: RecordedRun, output: StepOutput, decision: Decision) -> None:
+def check_decision(recorded: RecordedRun, output: StepOutput, decision: Decision) -> None:
+    """Check that a step is the one that the plain scheduler decides."""
     chunks = [(r.name, tokens) for r, tokens in decision.chunks]
     seen = list(output.num_scheduled_tokens.items())
     recorded.equal("list(output.num_scheduled_tokens.items())", seen, chunks)
@@ -58,90 +240,16 @@ def _check_members(recorded: RecordedRun, output: StepOutput, decision: Decision
     resumed, preempted = set(_names(decision.resumed)), set(_names(decision.preempted))
     recorded.equal("output.resumed_req_ids", output.resumed_req_ids, resumed)
     recorded.equal("output.preempted_req_ids", output.preempted_req_ids, preempted)
-
-
-def _check_workers_view(recorded: RecordedRun, output: StepOutput, decision: Decision) -> None:
-    """Check what a worker is told about requests that it knows already."""
-    cached = output.scheduled_cached_reqs
-    known = [(r, tokens) for r, tokens in decision.chunks if r not in decision.new]
-    name = "output.scheduled_cached_reqs"
-    recorded.equal(f"{name}.req_ids", cached.req_ids, [r.name for r, _ in known])
-    computed = [r.computed - tokens for r, tokens in known]
-    recorded.equal(f"{name}.num_computed_tokens", cached.num_computed_tokens, computed)
-    outputs = [len(r.tokens) - len(r.request.prompt_token_ids) for r, _ in known]
-    recorded.equal(f"{name}.num_output_tokens", cached.num_output_tokens, outputs)
-
-
-def _learn_tables(
-    recorded: RecordedRun, scheduler: Scheduler, output: StepOutput, decision: Decision
-) -> None:
-    """Keep tables as a worker does: from the new blocks of each step alone."""
-    for r, _ in decision.chunks:
-        before, new = len(r.table), output.new_block_ids[r.name]
-        claim = f"output.new_block_ids[{r.name!r}]"
-        recorded.equal(f"len({claim})", len(new), r.held - before)
-        seen = scheduler.block_ids(r.name)[before:]
-        recorded.demand(f"scheduler.block_ids({r.name!r})[{before}:] == {claim}", seen == new, seen)
-        r.table = r.table + new
+    recorded.equal("output.sampled_req_ids", output.sampled_req_ids, _names(decision.sampling))
 
 
 def check_results(
-    recorded: RecordedRun,
-    results: Sequence[RequestOutput],
-    expected: Sequence[tuple[str, tuple[int], str | None]],
+    recorded: RecordedRun, results: Sequence[RequestOutput], expected: Sequence[Outcome]
 ) -> None:
     """Check that each accepted sample is reported once, in order, with why its request ended."""
     seen = [(item.request_id, item.new_token_ids, item.finish_reason) for item in results]
     claim = "[(o.request_id, o.new_token_ids, o.finish_reason) for o in results]"
     recorded.equal(claim, seen, list(expected))
-
-
-def check_state(recorded: RecordedRun, scheduler: Scheduler, plain: PlainScheduler) -> None:
-    """Check every request and every block between two calls."""
-    for r in (*plain.live.values(), *plain.leaving):
-        _check_request(recorded, scheduler, r)
-    for name in plain.finished - plain.live.keys():
-        recorded.equal(f"scheduler.status({name!r})", scheduler.status(name), None)
-    _check_counts(recorded, scheduler, plain)
-    _check_blocks(recorded, scheduler, plain)
-
-
-def _check_request(recorded: RecordedRun, scheduler: Scheduler, r: PlainRequest) -> None:
-    status = scheduler.status(r.name)
-    recorded.equal(f"scheduler.status({r.name!r}).name", status and status.name, r.state)
-    if r.state == "FINISHED_ABORTED":
-        return
-    recorded.equal(f"scheduler.token_ids({r.name!r})", scheduler.token_ids(r.name), r.tokens)
-    blocks, size = scheduler.block_ids(r.name), scheduler.config.block_size
-    recorded.equal(f"scheduler.block_ids({r.name!r})", blocks, r.table)
-    claim = f"len(scheduler.block_ids({r.name!r})) * {size} >= {r.computed}"
-    recorded.demand(claim, len(blocks) * size >= r.computed, blocks)
-
-
-def _check_counts(recorded: RecordedRun, scheduler: Scheduler, plain: PlainScheduler) -> None:
-    statistics = scheduler.statistics()
-    expected = {
-        "num_requests_running": len(plain.running),
-        "num_requests_waiting": len(plain.waiting),
-        "num_preemptions": plain.num_preemptions,
-        "num_free_blocks": plain.num_free,
-        "num_fenced_blocks": plain.num_fenced,
-    }
-    for name, number in expected.items():
-        recorded.equal(f"scheduler.statistics().{name}", getattr(statistics, name), number)
-    unfinished = scheduler.has_unfinished_requests()
-    recorded.equal("scheduler.has_unfinished_requests()", unfinished, bool(plain.live))
-
-
-def _check_blocks(recorded: RecordedRun, scheduler: Scheduler, plain: PlainScheduler) -> None:
-    """Check that free and held blocks are distinct and that only fenced ones are missing."""
-    named = [scheduler.free_block_ids(), *(scheduler.block_ids(r.name) for r in plain.running)]
-    distinct = {block for blocks in named for block in blocks}
-    parts = ["*scheduler.free_block_ids()"]
-    parts += [f"*scheduler.block_ids({r.name!r})" for r in plain.running]
-    number = scheduler.config.num_usable_blocks - plain.num_fenced
-    recorded.equal(f"len([{', '.join(parts)}])", sum(map(len, named)), number)
-    recorded.equal(f"len({{{', '.join(parts)}}})", len(distinct), number)
 
 
 def _names(requests: Sequence[PlainRequest]) -> list[str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import z3
 from attrs import evolve, frozen
@@ -22,14 +21,13 @@ from kvproof.spec.text import text
 from kvproof.spec.walk import AnyCell, nodes, rename
 from kvproof.verify.solvers import chosen, conjunction, decide
 from kvproof.verify.terms import Sum, Term
+from kvproof.verify.translations import translations_for
 from kvproof.verify.trees import GENERIC, replace_parameters
 
 if TYPE_CHECKING:
     from kvproof.verify.setting import Setting
 
-Cores = dict[tuple[str, ...], frozenset[str] | None]
 POINTWISE_TIMEOUT_MILLISECONDS = 2000
-_cores: WeakKeyDictionary[Declaration, Cores] = WeakKeyDictionary()
 
 
 @frozen
@@ -113,8 +111,8 @@ def never_larger(
 def _remembered(
     setting: Setting, small: Expression, large: Expression, role: str, without: str
 ) -> frozenset[str] | None:
-    """Return the proof's result, made once for each declaration and solver."""
-    cores = _cores.setdefault(setting.declaration, {})
+    """Return the proof's result, made once for each set of invariants and solver."""
+    cores = translations_for(setting.declaration).cores
     key = (chosen(), role, text(small), text(large), without)
     if key not in cores:
         cores[key] = _prove_pointwise(setting, small, large, role, without)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from itertools import product
 from typing import Any
 
 import numpy as np
-import z3
 from attrs import define, field
 
 from kvproof.spec.declaration import AnyVariable, Declaration
@@ -25,7 +25,7 @@ from kvproof.verify.symbolic import (
     number_term,
 )
 from kvproof.verify.symbolic_columns import SymbolicColumn, column
-from kvproof.verify.symbolic_tables import SymbolicList, SymbolicTables, facts
+from kvproof.verify.symbolic_tables import TRUE, SymbolicList, SymbolicTables, facts
 from kvproof.verify.terms import Term, Terms
 from kvproof.verify.trees import Instances
 
@@ -105,16 +105,33 @@ class SymbolicState:
     root: Record = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Build the object that the code is given."""
+        """Build the columns and tables, and the object that the code is given."""
+        for role in self.declaration.roles:
+            for variable in () if role.single else self._stored(role):
+                if variable.length is not None:
+                    self.tables[variable.name] = self._table(variable)
+                else:
+                    self.columns[variable.name] = self._column(variable)
+        self.root = self._root()
+
+    def copy(self) -> SymbolicState:
+        """Return another state before the call, made of one that no call has changed."""
+        other = copy(self)
+        other.columns = {name: held.copy() for name, held in self.columns.items()}
+        other.tables = {name: held.copied() for name, held in self.tables.items()}
+        other.root = other._root()
+        return other
+
+    # --- Building -------------------------------------------------------------------------------
+
+    def _root(self) -> Record:
         values: dict[str, Any] = {
             constant.name.lower(): SymbolicNumber(self.words.terms.of(constant))
             for constant in self.declaration.constants
         }
         for role in self.declaration.roles:
             values[role.name] = self._single(role) if role.single else self._columns(role)
-        self.root = Record(values, frozenset(values))
-
-    # --- Building -------------------------------------------------------------------------------
+        return Record(values, frozenset(values))
 
     def _stored(self, role: Role) -> list[AnyVariable]:
         return [v for v in self.declaration.variables if v.of[0] == role and not v.ghost]
@@ -130,10 +147,8 @@ class SymbolicState:
         cells: dict[str, Any] = {}
         for variable in self._stored(role):
             if variable.length is not None:
-                self.tables[variable.name] = self._table(variable)
                 values[variable.name] = cells[variable.name] = self.tables[variable.name]
             else:
-                self.columns[variable.name] = self._column(variable, capacity)
                 values[variable.name] = self.columns[variable.name]
                 cells[variable.name] = CellColumn(role.name, self.columns[variable.name])
         values["scratch"] = np.zeros(capacity, dtype=np.int64)
@@ -145,8 +160,8 @@ class SymbolicState:
         named = (self.places[index] for index in self.instances.get(role.name, ()))
         return max(named, default=role.first - 1) + 1
 
-    def _column(self, variable: AnyVariable, capacity: int) -> SymbolicColumn:
-        role = variable.of[0]
+    def _column(self, variable: AnyVariable) -> SymbolicColumn:
+        role, capacity = variable.of[0], self._capacity(variable.of[0])
         stand = {self.places[index]: index for index in self.instances[role.name]}
         # What stands below the first instance is no instance, but it has some value.
         indices = (stand.get(place, role.index(f"none_{place}")) for place in range(capacity))
@@ -163,7 +178,14 @@ class SymbolicState:
         counts = {self.places[e]: self.words.before(variable, owner, e).term for e in entries}
         order = self.orders.get(owner)
         places = None if order is None else tuple(self.places[entry] for entry in order)
-        return SymbolicList(counts, self.words.before(variable.length, owner).term, places)
+        length = self.words.before(variable.length, owner).term
+        stands = {} if variable.place is None else self._stands(variable.place, owner, entries)
+        return SymbolicList(counts, length, places, stands)
+
+    def _stands(
+        self, place: AnyVariable, owner: Index, entries: tuple[Index, ...]
+    ) -> dict[Place, Term]:
+        return {self.places[e]: self.words.before(place, owner, e).term for e in entries}
 
     def hypotheses(self) -> list[Term]:
         """Return what is true of the tables because they are lists."""
@@ -197,7 +219,7 @@ class SymbolicState:
         term = read(value)
         if term is None:
             raise WrongKindError(f"{text(cell)} was set to {value!r}")
-        return term, z3.BoolVal(val=True)
+        return term, TRUE
 
     def _value(self, variable: AnyVariable, cell: AnyCell) -> object:
         if variable.of[0].single:

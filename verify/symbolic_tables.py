@@ -13,33 +13,49 @@ from typing import Any
 
 import numpy as np
 import z3
-from attrs import define
+from attrs import define, field
 from numpy.typing import NDArray
 
 from kvproof.verify.instances import Place, place_of
 from kvproof.verify.paths import current_path
-from kvproof.verify.symbolic import SymbolicNumber, WrongKindError, number_term
+from kvproof.verify.symbolic import (
+    SymbolicFlag,
+    SymbolicNumber,
+    WrongKindError,
+    number_term,
+)
+from kvproof.verify.symbolic_columns import column
 from kvproof.verify.terms import Term
 
 Integers = NDArray[np.int64]
+TRUE = z3.BoolVal(val=True)
+
+
+def same(one: Term, other: Term) -> bool:
+    """Return whether two terms are written alike; most of the time they are one object."""
+    return one is other or bool(one.eq(other))
 
 
 @define
 class SymbolicList:
     """How often a list names each entry, among its first `length` ones.
 
-    `order` says what stands where, for a list that is read in order.
+    `order` says what stands where, for a list that is read in order; `stands` says where an entry
+    was put, for a list whose declaration keeps that.
     """
 
     counts: dict[Place, Term]
     length: Term
     order: tuple[Place, ...] | None = None
+    stands: dict[Place, Term] = field(factory=dict)
 
     def cut_to(self, length: Term, entry: Place) -> tuple[Term, Term]:
         """Return how often the list names the entry when its length is set, and if that is known.
 
         The empty list names nothing; beyond the written length stands nothing that is known.
         """
+        if same(length, self.length):
+            return self.counts[entry], TRUE
         count = z3.If(length == self.length, self.counts[entry], z3.IntVal(0))
         return count, z3.Or(length == self.length, length == 0)
 
@@ -51,6 +67,10 @@ class SymbolicTables:
     owner: str
     entry: str
     lists: dict[Place, SymbolicList]
+
+    def copied(self) -> SymbolicTables:
+        """Return tables that have the same lists now."""
+        return SymbolicTables(self.owner, self.entry, dict(self.lists))
 
     def _list(self, owner: object, length: object) -> SymbolicList:
         found = self.lists[place_of(owner, self.owner)]
@@ -64,6 +84,21 @@ class SymbolicTables:
         """Return how often the list of `owner` names `entry`."""
         return SymbolicNumber(self._list(owner, length).counts[place_of(entry, self.entry)])
 
+    def stands_at(
+        self, owner: object, length: object, position: object, entry: object
+    ) -> SymbolicFlag:
+        """Return whether the list of `owner` has `entry` at `position`."""
+        found, place = self._list(owner, length), place_of(entry, self.entry)
+        asked = number_term(position)
+        if asked is None or place not in found.stands:
+            raise WrongKindError(f"{position!r} is no position of a list that keeps positions")
+        return SymbolicFlag(z3.And(found.counts[place] >= 1, found.stands[place] == asked))
+
+    def stand_at(self, owners: Integers, lengths: Any, positions: Any, entries: Integers) -> Any:
+        """Return where the list of an owner has the entry at the position."""
+        asked = zip(owners, np.atleast_1d(lengths), np.atleast_1d(positions), entries, strict=True)
+        return column(self.stands_at(*one) for one in asked)
+
     def append(self, owner: object, length: object, entry: object) -> None:
         """Put `entry` at the end of a list of the given length."""
         self._change(owner, length, entry, 1)
@@ -76,7 +111,10 @@ class SymbolicTables:
     def _change(self, owner: object, length: object, entry: object, change: int) -> None:
         found, place = self._list(owner, length), place_of(entry, self.entry)
         counts = {**found.counts, place: found.counts[place] + change}
-        self.lists[place_of(owner, self.owner)] = SymbolicList(counts, found.length + change)
+        stands = {**found.stands, place: found.length} if found.stands else {}
+        self.lists[place_of(owner, self.owner)] = SymbolicList(
+            counts, found.length + change, stands=stands
+        )
 
     def copy(self, owner: object, source: SymbolicTables, giver: object, length: object) -> None:
         """Make the list of `owner` equal to a whole list of another table."""

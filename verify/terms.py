@@ -26,6 +26,7 @@ from kvproof.spec.expression import (
     No,
     NumberCell,
     NumberParameter,
+    StandsAt,
     Subtract,
     Total,
     Truth,
@@ -75,6 +76,12 @@ class Terms:
         if kind in _BINARY:
             return _BINARY[kind](self.of(tree.left), self.of(tree.right))  # type: ignore[attr-defined]
         return _READERS[kind](self, tree)
+
+    def absorb(self, other: Terms) -> None:
+        """Remember the cells and sums that a term translated elsewhere is about."""
+        self.cells |= other.cells
+        self.choices |= other.choices
+        self.sums |= other.sums
 
     def cell(self, tree: AnyCell) -> Term:
         """Return the z3 constant for a cell."""
@@ -185,6 +192,7 @@ _READERS: dict[type, Callable[[Terms, Any], Term]] = {
     AllOf: lambda terms, tree: z3.And([terms.of(item) for item in tree.items]),
     AnyOf: lambda terms, tree: z3.Or([terms.of(item) for item in tree.items]),
     No: lambda terms, tree: z3.Not(terms.of(tree.body)),
+    StandsAt: lambda terms, tree: terms.of(tree.meaning),
     Rest: lambda terms, tree: terms.sum_of(tree.index, tree.body, whole=False),
     Total: lambda terms, tree: terms.sum_of(tree.index, tree.body, whole=True),
 }

@@ -21,6 +21,7 @@ class Method(StrEnum):
     INITIAL = "initial"
     INDUCTION = "induction"
     CONSEQUENCE = "consequence"
+    DIFFERENCE = "difference"
     LOAD_BEARING = "load-bearing"
     SATISFIABLE = "satisfiable"
     WITNESS = "witness"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from kvproof.core.arrays import Integers
+from kvproof.runtime.running_view import RunningView
 
 
 @frozen
@@ -17,9 +17,9 @@ class VictimRule:
 
     place: int = -1
 
-    def __call__(self, running: Integers) -> int:
+    def __call__(self, running: RunningView) -> int:
         """Return the row to preempt."""
-        return int(running[self.position(len(running))])
+        return int(running.rows[self.position(len(running))])
 
     def position(self, count: int) -> int:
         """Return which of `count` running requests is the victim."""

@@ -1,17 +1,22 @@
-"""A scheduler that is watched: each call is recorded, repeated on the plain one, and compared."""
+"""A scheduler that is watched: each call is recorded, written down, and held against all before.
+
+Where the plain scheduler models the configuration, each decision is compared with its own.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 
 from kvproof.runtime import Request, Scheduler, SchedulerConfig, StepOutput
-from kvproof.verify.plain_scheduler import Decision, PlainScheduler
+from kvproof.verify.ledger import Ledger
+from kvproof.verify.plain_scheduler import PlainScheduler
 from kvproof.verify.recorded_run import TITLE, RecordedRun, request_text
 from kvproof.verify.stamping_model import StampingModel
-from kvproof.verify.step_claims import check_results, check_state, check_step
+from kvproof.verify.state_claims import check_against_plain, check_state
+from kvproof.verify.step_claims import StepClaims, check_decision, check_results
 from kvproof.verify.victim_rule import VictimRule
 
 
@@ -21,6 +26,8 @@ class WatchedScheduler:
     Whatever goes wrong in a call carries a note: a program that goes wrong in the same way.
 
     Attributes:
+        ledger: what the scheduler has said so far.
+        plain: the plain scheduler, if it models the configuration.
         counts: how often what happened.
         endings: how often each request that was ever added has ended.
         is_broken: something went wrong; the run is over.
@@ -30,14 +37,16 @@ class WatchedScheduler:
     def __init__(
         self,
         config: SchedulerConfig,
-        victim: VictimRule = VictimRule(),  # noqa: B008 - frozen
+        victim: VictimRule | None = VictimRule(),  # noqa: B008 - frozen
         *,
         keep_claims: bool = False,
     ) -> None:
-        """Make a scheduler without requests."""
+        """Make a scheduler without requests; without a victim rule its policy chooses."""
         self.config, self.victim = config, victim
         self.recorded = RecordedRun(config, victim, keep_claims=keep_claims)
-        self.plain = PlainScheduler(config, victim)
+        self.ledger = Ledger(config)
+        models = PlainScheduler.models(config)
+        self.plain = PlainScheduler(config, victim) if models else None
         self.model = StampingModel(config)
         self.scheduler = Scheduler(
             config, kv_pool=self.model.pool, choose_victim=victim, debug=True
@@ -54,76 +63,131 @@ class WatchedScheduler:
 
     def add(self, request: Request) -> None:
         """Add a request that can be taken."""
-        with self._attach_program():
-            self.recorded.call(f"scheduler.add_request({request_text(request)})")
+        with self._call(f"scheduler.add_request({request_text(request)})"):
             self.scheduler.add_request(request)
-            self.plain.add(request)
+            self.ledger.add(request)
+            if self.plain:
+                self.plain.add(request)
             self.endings[request] = 0
-            self._compare()
 
-    def dispatch(self) -> Decision:
+    def grammar_ready(self, name: str) -> None:
+        """Let a request that is parked for its grammar go on."""
+        with self._call(f"ready = scheduler.grammar_ready({name!r})"):
+            ready = self.scheduler.grammar_ready(name)
+            self.recorded.equal("ready", ready, expected=True)
+            self.ledger.grammar_ready(name)
+            if self.plain:
+                self.plain.grammar_ready(name)
+
+    def continue_session(self, name: str, tokens: Sequence[int], max_tokens: int) -> None:
+        """Send the next input of a parked session; it must fit."""
+        given = f"{name!r}, {list(tokens)}, max_tokens={max_tokens}"
+        with self._call(f"scheduler.continue_session({given})"):
+            self.scheduler.continue_session(name, tokens, max_tokens)
+            self.ledger.continue_session(name, tokens, max_tokens)
+            if self.plain:
+                self.plain.continue_session(name, tokens, max_tokens)
+
+    def dispatch(self, throttle: bool = False) -> StepOutput:
         """Schedule a step; nothing may be in flight."""
-        with self._attach_program():
-            self.recorded.call("output = scheduler.schedule()")
-            finished = set(self.plain.finished)
-            self._output = self.scheduler.schedule()
-            decision = self.plain.schedule()
-            check_step(self.recorded, self.scheduler, self._output, decision, finished)
-            self._count_step(decision)
-            self._compare()
-            return decision
+        given = "throttle_prefills=True" if throttle else ""
+        with self._call(f"output = scheduler.schedule({given})"):
+            output = self._output = self.scheduler.schedule(throttle)
+            self.recorded.call("model.see(scheduler, output)")
+            self.model.see(self.scheduler, output)
+            claims = StepClaims(
+                self.recorded, self.scheduler, output, self.ledger, self.victim, throttle
+            )
+            claims.check()
+            self._count_step(output, throttle)
+            self.ledger.schedule(output, throttle, self.scheduler.waiting_request_ids())
+            if self.plain:
+                decision = self.plain.schedule(throttle)
+                check_decision(self.recorded, output, decision)
+                self.counts["undone in the step"] += decision.undone
+            return output
 
     def compute(self, *, tensors: bool = True) -> None:
         """Run the model on the step in flight."""
         assert self._output is not None
-        with self._attach_program():
-            plainly = "" if tensors else ", tensors=False"
-            self.recorded.call(f"model.run(scheduler, output{plainly})")
+        plainly = "" if tensors else ", tensors=False"
+        with self._call(f"model.run(scheduler, output{plainly})"):
             self.model.run(self.scheduler, self._output, tensors=tensors)
 
-    def account(self, tokens: Sequence[int], *, by_name: bool = True) -> None:
-        """Give the step in flight its samples: the tokens, over and over."""
+    def account(self, tokens: Sequence[int], *, by_name: bool = True, accepted: int = 0) -> None:
+        """Give the step in flight its samples.
+
+        Args:
+            tokens: one for each request, over and over.
+            by_name: give a mapping; if not, a list, which accepts no draft tokens.
+            accepted: how many draft tokens the first request accepts, the next one more, and so on,
+                counted around.
+
+        """
         assert self._output is not None
-        with self._attach_program():
-            names = self._output.sampled_req_ids
-            sampled = dict(zip(names, cycle(tokens), strict=False))
-            given = sampled if by_name else list(sampled.values())
-            self.recorded.call(f"results = scheduler.update(output, {given})")
+        names = self._output.sampled_req_ids
+        last = dict(zip(names, cycle(tokens), strict=False))
+        sampled = {name: [token] for name, token in last.items()}
+        if by_name:
+            sampled |= self._with_drafts(self._output, last, accepted)
+        plainly = all(len(some) == 1 for some in sampled.values())
+        given = (last if by_name else list(last.values())) if plainly else sampled
+        with self._call(f"results = scheduler.update(output, {given})"):
             results = list(self.scheduler.update(self._output, given))
             self._output = None
-            before = dict(self.plain.live)
-            expected = self.plain.account(sampled)
+            before = self.ledger.live
+            expected = self.ledger.account(sampled)
             check_results(self.recorded, results, expected)
-            for name, _, reason in expected:
+            if self.plain:
+                self.plain.account(last)
+            for name, some, reason in expected:
+                self.counts["draft tokens accepted"] += len(some) - 1
                 if reason:
-                    self.endings[before[name].request] += 1
+                    self.endings[before[name].request] += not before[name].request.resumable
                     self.counts[f"finished by {reason}"] += 1
-            self._compare()
+
+    def propose(self, tokens: Sequence[int]) -> None:
+        """Give every running request the same draft tokens; nothing may be in flight."""
+        drafts = {r.name: list(tokens) for r in self.ledger.running}
+        with self._call(f"scheduler.update_draft_tokens({drafts})"):
+            self.scheduler.update_draft_tokens(drafts)
+            self.ledger.propose(drafts)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all prefixes, which is done if no block is in use."""
+        with self._call("done = scheduler.reset_prefix_cache()"):
+            done = self.scheduler.reset_prefix_cache()
+            used = any(r.table for r in self.ledger.running) or self.ledger.fenced
+            self.recorded.equal("done", done, expected=not used)
+            self.counts["prefix cache emptied"] += done
 
     def abort(self, names: Sequence[str]) -> None:
         """Abort requests, live or not."""
-        with self._attach_program():
-            before = dict(self.plain.live)
-            self.recorded.call(f"aborted = scheduler.abort({list(names)})")
+        with self._call(f"aborted = scheduler.abort({list(names)})"):
+            before = self.ledger.live
             aborted = self.scheduler.abort(names)
             for name in names:
                 self._count_abort(before[name].state if name in before else "not live")
-            expected = self.plain.abort(names)
+            expected = self.ledger.abort(names)
             self.recorded.equal("aborted", aborted, expected)
+            if self.plain:
+                self.plain.abort(names)
             for name in expected:
                 self.endings[before[name].request] += 1
-            self._compare()
 
     def drain(self, token: int) -> None:
-        """Step until nobody is left; with the last running as victim this ends in time.
+        """Step until nobody runs or waits; with the policy's victims this ends in time.
 
-        In each step the request that runs first computes a token, or nobody runs and one is
-        admitted; a preemption costs the first nothing. So the tokens bound the steps.
+        First come, first served: in each step the request that runs first computes a token, or
+        nobody runs and one is admitted; a preemption costs the first nothing. So the tokens bound
+        the steps. With priorities or an encoder it need not be the first, so that others may have
+        to start over: the bound is then as much for each of them.
         """
-        live = self.plain.live.values()
+        live = self.ledger.unfinished
         bound = sum(r.limit for r in live) + len(live)
+        bound *= 1 if self.plain and self.config.policy == "fcfs" else max(1, len(live))
         for _ in range(bound):
-            if not self.plain.live:
+            if not self.ledger.unfinished:
                 break
             self.dispatch()
             self.account([token])
@@ -141,21 +205,54 @@ class WatchedScheduler:
                 message = f"each request ends once, but these so often: {wrong}"
                 raise AssertionError(message)
 
-    def _compare(self) -> None:
-        """Compare with the plain one; the declared invariants are checked in debug mode itself."""
-        check_state(self.recorded, self.scheduler, self.plain)
+    def _with_drafts(
+        self, output: StepOutput, last: Mapping[str, int], accepted: int
+    ) -> dict[str, list[int]]:
+        """Return tokens of the requests that tried drafts: those accepted, and one more."""
+        tried = output.scheduled_spec_decode_tokens
+        own = {r.name: r.drafts for r in self.ledger.sampling if r.name in tried}
+        counts = {
+            name: (accepted + place) % (min(len(tried[name]), len(drafts)) + 1)
+            for place, (name, drafts) in enumerate(own.items())
+        }
+        return {name: [*own[name][:count], last[name]] for name, count in counts.items()}
 
-    def _count_step(self, decision: Decision) -> None:
-        self.counts["steps"] += 1
-        self.counts["tokens"] += decision.tokens
-        self.counts["admitted"] += len(decision.new)
-        self.counts["resumed"] += len(decision.resumed)
-        self.counts["preempted"] += len(decision.preempted)
-        self.counts["undone in the step"] += decision.undone
+    def _count_step(self, output: StepOutput, throttle: bool) -> None:
+        live, tried = self.ledger.live, output.scheduled_spec_decode_tokens
+        admitted = [*output.new_rows, *output.resumed_rows]
+        starts = dict(zip(output.rows.tolist(), output.computed.tolist(), strict=True))
+        preempted = [live[name] for name in output.preempted_req_ids]
+        encoded = sum(map(len, output.scheduled_encoder_inputs.values()))
+        self.counts += Counter(
+            {
+                "steps": 1,
+                "tokens": output.total_num_scheduled_tokens,
+                "admitted": len(output.new_rows),
+                "resumed": len(output.resumed_rows),
+                "resumed on a hit": sum(starts[row] > 0 for row in output.resumed_rows),
+                "preempted": len(preempted),
+                "preempted with draft tokens": sum(bool(r.drafts) for r in preempted),
+                "prefix hits": sum(starts[row] > 0 for row in admitted),
+                "draft tokens tried": sum(map(len, tried.values())),
+                "items encoded": encoded,
+                "items evicted": len(output.free_encoder_mm_hashes),
+                "steps that defer prefills": int(self.ledger.defers(throttle)),
+            }
+        )
 
     def _count_abort(self, state: str) -> None:
         when = " in flight" if state == "RUNNING" and self.in_flight else ""
         self.counts[f"aborted while {state}{when}"] += 1
+
+    @contextmanager
+    def _call(self, line: str) -> Iterator[None]:
+        """Record a call; compare all there is afterwards, the declared invariants included."""
+        with self._attach_program():
+            self.recorded.call(line)
+            yield
+            check_state(self.recorded, self.scheduler, self.ledger)
+            if self.plain:
+                check_against_plain(self.recorded, self.scheduler, self.plain)
 
     @contextmanager
     def _attach_program(self) -> Iterator[None]:

@@ -53,7 +53,8 @@ def _fault(declaration: Declaration, witness: Witness) -> Counterexample | None:
         if refusal:
             where = f"step {len(run.steps)} of {witness.name}"
             return Counterexample(f"{where}: {refusal}", str(row), program=program(run))
-        fault = _broken_invariant(run, simulator, earlier)
+        if not witness.unsafe:
+            fault = _broken_invariant(run, simulator, earlier)
     return fault or _wrong_end(run, simulator, witness)
 
 

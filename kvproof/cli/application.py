@@ -9,6 +9,7 @@ import typer
 from kvproof import __version__
 from kvproof.cli.demo import demo
 from kvproof.cli.generate import generate
+from kvproof.cli.replay import replay
 from kvproof.cli.spec import spec
 from kvproof.cli.verify import verify
 
@@ -21,6 +22,7 @@ application.command()(verify)
 application.command()(spec)
 application.command()(generate)
 application.command()(demo)
+application.command()(replay)
 
 
 def _version(wanted: bool) -> None:

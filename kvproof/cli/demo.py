@@ -57,6 +57,10 @@ def demo(
     debug: Annotated[
         bool, typer.Option(help="Fill freed blocks with NaN, verify owners and invariants.")
     ] = True,
+    shared_prefix: Annotated[
+        bool,
+        typer.Option("--shared-prefix", help="Begin all prompts alike, and share their blocks."),
+    ] = False,
     seed: Annotated[
         int, typer.Option(min=0, max=2**31, help="Of the random model and the draws.")
     ] = 0,
@@ -67,7 +71,8 @@ def demo(
     console, is_random = Console(), model_file is None
     model = _model(model_file, device, seed)
     longest = max_tokens or (MAX_TOKENS_RANDOM if is_random else MAX_TOKENS)
-    workload = Workload.of(model, is_random, requests, Sampling(longest, temperature, seed))
+    sampling = Sampling(longest, temperature, seed)
+    workload = Workload.of(model, is_random, requests, sampling, shared_prefix=shared_prefix)
     _compare(console, workload, *_runs(workload, blocks, block_size, debug))
 
 
@@ -119,4 +124,9 @@ def _compare(console: Console, workload: Workload, roomy: Run, tight: Run) -> No
         typer.echo(f"refuted: {error}", err=True)
         raise typer.Exit(1) from error
     show(console, workload, roomy, tight)
-    raise typer.Exit(1 if faults(roomy, tight) else 0)
+    wrong = faults(roomy, tight)
+    if workload.shared_prefix:
+        from kvproof.cli.demo_bitwise import compare
+
+        wrong += compare(console, workload, tight.engine.scheduler.config.block_size)
+    raise typer.Exit(1 if wrong else 0)

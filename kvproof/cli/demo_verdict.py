@@ -41,7 +41,7 @@ def show(console: Console, workload: Workload, roomy: Run, tight: Run) -> None:
     if not workload.is_random:
         _show_replies(console, workload, roomy)
     console.print(_table_of_requests(workload, roomy, tight))
-    console.print(_table_of_runs(roomy, tight))
+    console.print(_table_of_runs(workload, roomy, tight))
     found = faults(roomy, tight)
     for text in found or [_praise(roomy, tight)]:
         console.print(Text(text, "bold red" if found else "bold green"), soft_wrap=True)
@@ -89,16 +89,23 @@ def _table_of_requests(workload: Workload, roomy: Run, tight: Run) -> Table:
     return table
 
 
-def _table_of_runs(roomy: Run, tight: Run) -> Table:
+def _table_of_runs(workload: Workload, roomy: Run, tight: Run) -> Table:
     table = Table("", title="two runs")
     for run in (roomy, tight):
         table.add_column(run.name, justify="right")
     for label, read in _ROWS.items():
         table.add_row(label, read(roomy), read(tight))
+    if workload.shared_prefix:
+        table.add_row("prompt tokens found in the cache", _hits(roomy), _hits(tight))
     if roomy.engine.pool.debug:
         for label, read in _DEBUG_ROWS.items():
             table.add_row(label, read(roomy), read(tight))
     return table
+
+
+def _hits(run: Run) -> str:
+    cache = run.engine.scheduler.prefix_statistics()
+    return f"{cache.hits + cache.preempted_hits:,} of {cache.queries + cache.preempted_queries:,}"
 
 
 def _returned(run: Run) -> str:

@@ -19,6 +19,10 @@ PROMPTS = (
     "How do I say 'good morning' in French, and when do people say it?",
     "I have two cats and a dog, and my neighbour has one parrot. Who has more animals, and why?",
 )
+INSTRUCTIONS = (
+    "You are a patient assistant who answers in plain words, says so when something is not known,"
+    " and never writes more than is needed."
+)
 PREEMPTIONS_WANTED = 10
 POOL_SIZES_TRIED = 24
 
@@ -44,14 +48,28 @@ class Workload:
     sampling: Sampling
     prompts: tuple[str, ...]
     token_ids: tuple[tuple[int, ...], ...]
+    shared_prefix: bool = False
 
     @classmethod
-    def of(cls, model: Model, is_random: bool, requests: int, sampling: Sampling) -> Workload:
-        """Return a workload of that many requests; the prompts come round again after the last."""
+    def of(
+        cls,
+        model: Model,
+        is_random: bool,
+        requests: int,
+        sampling: Sampling,
+        *,
+        shared_prefix: bool = False,
+    ) -> Workload:
+        """Return a workload of that many requests; the prompts come round again after the last.
+
+        With `shared_prefix` every prompt begins with the same instructions, and blocks are shared.
+        """
         prompts = tuple(PROMPTS[number % len(PROMPTS)] for number in range(requests))
+        if shared_prefix:
+            prompts = tuple(f"{INSTRUCTIONS} {prompt}" for prompt in prompts)
         asked = prompts if is_random else tuple(map(_as_conversation, prompts))
         tokens = tuple(tuple(model.tokenizer.encode(text)) for text in asked)
-        return cls(model, is_random, sampling, prompts, tokens)
+        return cls(model, is_random, sampling, prompts, tokens, shared_prefix)
 
     def config(self, blocks: int, block_size: int) -> SchedulerConfig:
         """Return the limits for a pool of which `blocks` can be held."""
@@ -60,6 +78,7 @@ class Workload:
             block_size=block_size,
             max_num_seqs=len(self.prompts),
             max_model_len=self.model.config.context_length,
+            enable_prefix_caching=self.shared_prefix,
         )
 
     def engine(self, config: SchedulerConfig, *, debug: bool) -> InferenceEngine:

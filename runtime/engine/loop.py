@@ -1,8 +1,8 @@
 """The engine loop: decide, compute, sample, account; and again until nobody waits.
 
-With a pool in debug mode every slot that a step writes is stamped with its request's owner number,
-and every slot that it reads is checked before the model runs. The numbers are given out here and
-not by the scheduler, so that a fault of the scheduler cannot hide itself.
+With a pool in debug mode every slot that a step writes is stamped with what it must hold, and every
+slot that it reads is checked before the model runs. The stamps are made here and not by the
+scheduler, so that a fault of the scheduler cannot hide itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from attrs import frozen
 from torch import Tensor
 
 from kvproof.runtime.config import SchedulerConfig
+from kvproof.runtime.engine.content_keys import ContentKeys
 from kvproof.runtime.engine.model import Model
 from kvproof.runtime.engine.sampling import sample
 from kvproof.runtime.errors import CallerError, RequestRefused
@@ -31,7 +32,6 @@ _SEEDS = range(-(2**63), 2**63)
 class _SampledRequest(Request):
     """A request with how it is sampled; the scheduler carries it and hands it back in each step."""
 
-    owner: int
     temperature: float
     seed: int
 
@@ -51,6 +51,7 @@ class InferenceEngine:
         _check_sizes(model, scheduler.config, pool)
         self.model, self.scheduler, self.pool = model, scheduler, pool
         self.num_slots_verified = 0
+        self._content = ContentKeys()
         self._num_requests = 0
 
     @classmethod
@@ -72,6 +73,7 @@ class InferenceEngine:
         seed: int = 0,
         request_id: str | None = None,
         ignore_eos: bool = False,
+        priority: int = 0,
     ) -> str:
         """Queue a prompt; return the request's id, by default `request-` and its number.
 
@@ -84,7 +86,7 @@ class InferenceEngine:
             prompt_token_ids=tuple(prompt_token_ids),
             max_tokens=max_tokens,
             stop_token_ids=frozenset() if ignore_eos else {self.model.eos_token_id},
-            owner=self._num_requests,
+            priority=priority,
             temperature=temperature,
             seed=seed,
         )
@@ -103,7 +105,10 @@ class InferenceEngine:
         """
         output = self.scheduler.schedule()
         sampled = self._compute(output) if output.num_requests else ()
-        return list(self.scheduler.update(output, sampled))
+        outputs = list(self.scheduler.update(output, sampled))
+        for ended in output.finished_req_ids:
+            self._content.forget(ended)
+        return outputs
 
     def run(self) -> dict[str, list[int]]:
         """Run until every request has ended; return the tokens sampled meanwhile, by request."""
@@ -116,7 +121,7 @@ class InferenceEngine:
     def _compute(self, output: StepOutput) -> Tensor:
         tensors = output.to_tensors(self.model.device)
         if self.pool.debug:
-            self._verify_owners(output, tensors)
+            self._verify_contents(output, tensors)
         return self._sample(output, self.model.forward(tensors, self.pool)).cpu()
 
     def _sample(self, output: StepOutput, logits: Tensor) -> Tensor:
@@ -129,12 +134,25 @@ class InferenceEngine:
             self._column(ends[output.sampling_places].tolist(), torch.int64),
         )
 
-    def _verify_owners(self, output: StepOutput, tensors: StepTensors) -> None:
-        owners = self._column([request.owner for request in output.requests], torch.int64)
-        counts = tensors.query_start_loc.diff().long()
-        self.pool.stamp(tensors.slot_mapping, owners.repeat_interleave(counts), tensors.positions)
-        self.pool.verify_owner(tensors.block_table, tensors.seq_lens, owners)
+    def _verify_contents(self, output: StepOutput, tensors: StepTensors) -> None:
+        """Stamp what the step writes with what it must hold, and check all that it reads."""
+        keys = [self._content.of(name, self.scheduler.token_ids(name)) for name in output.req_ids]
+        ends = tensors.seq_lens.tolist()
+        written = [
+            key
+            for own, start, end in zip(keys, output.computed.tolist(), ends, strict=True)
+            for key in own[start:end]
+        ]
+        self.pool.stamp(tensors.slot_mapping, self._column(written, torch.int64), tensors.positions)
+        longest = tensors.max_seq_len
+        expected = [
+            [*own[:end], *[0] * (longest - end)] for own, end in zip(keys, ends, strict=True)
+        ]
+        self.pool.verify_owner(tensors.block_table, tensors.seq_lens, self._table(expected))
         self.num_slots_verified += int(tensors.seq_lens.sum())
+
+    def _table(self, rows: list[list[int]]) -> Tensor:
+        return torch.tensor(rows, dtype=torch.int64, device=self.model.device)
 
     def _column(self, values: Sequence[float], dtype: torch.dtype) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=self.model.device)

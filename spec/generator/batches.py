@@ -2,26 +2,31 @@
 
 A variable that the row only adds to or takes from is a counter: the value that the i-th instance
 sees is the old one and the changes of the instances before it. Any other variable that the row
-assigns demands that the instances it belongs to are pairwise distinct, and that is checked.
+assigns demands that the instances it belongs to are pairwise distinct, and that is checked; but not
+where the row reads nothing that it writes: the last value stays, in an array as in turn.
 """
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from kvproof.spec.declaration import Declaration
 from kvproof.spec.expression import (
     Add,
+    AnyOf,
     Compare,
     Expression,
+    FlagCell,
     FlagParameter,
     Index,
     Literal,
+    No,
     NumberCell,
     NumberParameter,
+    StandsAt,
     Subtract,
 )
-from kvproof.spec.generator.layout import assigned, indent, joined
+from kvproof.spec.generator.layout import assigned, call, indent, joined
 from kvproof.spec.generator.python import ATOM, Python, attribute, is_single
 from kvproof.spec.generator.rows import (
     Effect,
@@ -33,7 +38,7 @@ from kvproof.spec.generator.rows import (
 from kvproof.spec.location import DeclarationError
 from kvproof.spec.rows import Transition
 from kvproof.spec.text import text
-from kvproof.spec.walk import AnyCell, cells, nodes
+from kvproof.spec.walk import AnyCell, nodes, read_cells
 
 
 @frozen
@@ -53,8 +58,8 @@ def batch_function(declaration: Declaration, row: Transition) -> list[str]:
 
 def _signature(row: Transition) -> list[str]:
     kinds = {Index: "Integers", NumberParameter: "Integers", FlagParameter: "Flags"}
-    parameters = "".join(f", {p.name}: {kinds[type(p)]}" for p in row.parameters)
-    return [f"def {row.name}(state: State{parameters}) -> bool:"]
+    parameters = [f"{p.name}: {kinds[type(p)]}" for p in row.parameters]
+    return call(f"def {row.name}", ["state: State", *parameters], " -> bool:", 0)
 
 
 def _docstring(row: Transition) -> list[str]:
@@ -70,19 +75,23 @@ class _BatchWriter:
 
     def body(self) -> list[str]:
         """Return the lines of the function below its docstring."""
-        checks, columns = [], []
+        checks: list[str] = []
+        columns: list[str] = []
+        conditional: list[Expression] = []
         for part in self.row.guard:
             if self._is_single(part):
                 checks.append(self._scalar_python().text(part, 3))
             elif self._is_spending(part):
                 checks.append(self._spending(part))
+            elif self._is_conditional(part):
+                conditional.append(part)
             else:
                 columns += self._python().conjuncts(part)
         return [
             *self._locals(),
             *self._distinct(),
             *self._before(),
-            *self._guard(checks, columns),
+            *self._guard(checks, columns, conditional),
             *self._effects(),
             "return True",
         ]
@@ -102,11 +111,22 @@ class _BatchWriter:
         return [*joined("if not ", "and", checks, ":", 1), "    return False"]
 
     def _assigned_indices(self) -> list[Index]:
+        if self._only_sets():
+            return []
         found: dict[Index, None] = {}
-        for effect in stored_effects(self.declaration, self.row):
-            if effect.cell.variable not in self._counters():
-                found |= dict.fromkeys(self._own_indices(effect.cell))
+        for effect in self._plain_effects():
+            found |= dict.fromkeys(self._own_indices(effect.cell))
         return list(found)
+
+    def _only_sets(self) -> bool:
+        """Return whether the row reads nothing that it writes, so that the last position counts."""
+        effects = stored_effects(self.declaration, self.row)
+        trees = [*self.row.guard, *(effect.value for effect in effects)]
+        read = {cell.variable for tree in trees for cell in read_cells(tree)}
+        return not any(
+            effect.cell.variable in read or is_table(self.declaration, effect.cell)
+            for effect in effects
+        )
 
     def _own_indices(self, cell: AnyCell) -> tuple[Index, ...]:
         return () if is_single(self.declaration, cell) else cell.indices
@@ -141,6 +161,8 @@ class _BatchWriter:
         for cell in self._read_twice():
             place = attribute(self.declaration, cell)
             lines += assigned(cell.variable, f"{place}[{cell.indices[0].name}]", 1)
+        for name, same in self._sums_used_twice().items():
+            lines += assigned(name, self._plain_python().text(same[0]), 1)
         for part in self.row.guard:
             if self._is_spending(part):
                 assert isinstance(part, Compare)
@@ -161,7 +183,7 @@ class _BatchWriter:
     def _seen_counters(self) -> dict[str, Counter]:
         """Return the counters whose value at each position is needed more than once."""
         compared = [part for part in self.row.guard if not self._is_spending(part)]
-        read = [cell.variable for part in compared for cell in cells(part)]
+        read = [cell.variable for part in compared for cell in read_cells(part)]
         seen = {}
         for name, counter in self._counters().items():
             length_of_table = any(
@@ -231,17 +253,55 @@ class _BatchWriter:
 
     def _is_single(self, tree: Expression) -> bool:
         """Return whether the conjunct is the same for every position."""
-        own = [cell for cell in cells(tree) if not is_single(self.declaration, cell)]
+        own = [cell for cell in read_cells(tree) if not is_single(self.declaration, cell)]
         return not own and not _has_parameters(tree)
 
-    def _guard(self, checks: list[str], columns: list[str]) -> list[str]:
+    def _is_conditional(self, tree: Expression) -> bool:
+        """Return whether the conjunct asks something of positions only if a single flag is set."""
+        if not (isinstance(tree, AnyOf) and isinstance(tree.items[0], No)):
+            return False
+        condition = tree.items[0].body
+        return isinstance(condition, FlagCell) and self._is_single(condition)
+
+    def _conditional(self, tree: Expression) -> list[str]:
+        assert isinstance(tree, AnyOf)
+        condition, *others = tree.items
+        assert isinstance(condition, No)
+        wanted = self._python().text(AnyOf(tuple(others)))
+        return [
+            f"if {self._scalar_python().text(condition.body)}:",
+            f"    accepted &= {wanted}",
+        ]
+
+    def _guard(
+        self, checks: list[str], columns: list[str], conditional: list[Expression]
+    ) -> list[str]:
         lines = []
         if checks:
             lines += [*joined("if not ", "and", checks, ":", 1), "    return False"]
         lines += joined("accepted = ", "&", columns, "", 1)
+        for part in conditional:
+            lines += self._conditional(part)
         return [*lines, "if not everywhere(accepted):", "    return False"]
 
+    def _sums_used_twice(self) -> dict[str, list[Expression]]:
+        """Return the sums that the guard needs more than once, under the names they are given."""
+        found: dict[str, list[Expression]] = {}
+        for part in self.row.guard:
+            if self._is_single(part) or self._is_spending(part) or self._is_conditional(part):
+                continue
+            for node in nodes(part):
+                if isinstance(node, Add | Subtract):
+                    found.setdefault(text(node), []).append(node)
+        repeated = [same for same in found.values() if len(same) > 1]
+        return {f"sum_{number}": same for number, same in enumerate(repeated, start=1)}
+
     def _python(self) -> Python:
+        sums = self._sums_used_twice().items()
+        names = {id(node): name for name, same in sums for node in same}
+        return evolve(self._plain_python(), names=names)
+
+    def _plain_python(self) -> Python:
         seen = {*self._seen_counters(), *(cell.variable for cell in self._read_twice())}
 
         def cell(tree: AnyCell) -> str:
@@ -252,7 +312,14 @@ class _BatchWriter:
                 return place
             return f"{place}[{tree.indices[0].name}]"
 
-        return Python(cell, columns=True)
+        def stands_at(tree: StandsAt) -> str:
+            table = NumberCell(tree.table, (tree.owner, tree.entry))
+            place, owner = attribute(self.declaration, table), tree.owner
+            length = NumberCell(_length_name(self.declaration, table), (owner,))
+            position = Python(cell, columns=True).text(tree.position)
+            return f"{place}.stand_at({owner.name}, {cell(length)}, {position}, {tree.entry.name})"
+
+        return Python(cell, columns=True, stands_at=stands_at)
 
     def _scalar_python(self) -> Python:
         return Python(lambda tree: attribute(self.declaration, tree))
@@ -342,7 +409,7 @@ class _DrainWriter:
         parts = [
             part
             for part in self.row.guard
-            if all(cell.variable != table.variable for cell in cells(part))
+            if all(cell.variable != table.variable for cell in read_cells(part))
         ]
         items = [self._python().text(part, 3) for part in parts]
         return [*joined("if not ", "and", items, ":", 1), "    return None"] if items else []
@@ -399,7 +466,7 @@ def read_twice(declaration: Declaration, trees: list[Expression], named: set[str
     """Return the column cells that the trees read more than once and that have no name yet."""
     seen: dict[str, list[AnyCell]] = {}
     for tree in trees:
-        for cell in cells(tree):
+        for cell in read_cells(tree):
             if not is_single(declaration, cell) and not is_table(declaration, cell):
                 seen.setdefault(cell.variable, []).append(cell)
     return [found[0] for name, found in seen.items() if len(found) > 1 and name not in named]

@@ -15,7 +15,7 @@ from kvproof.spec.generator.python import ATOM, Python, attribute, instances, is
 from kvproof.spec.generator.rows import is_table
 from kvproof.spec.location import DeclarationError
 from kvproof.spec.rows import Invariant
-from kvproof.spec.walk import AnyCell, cells, speaks_of_before
+from kvproof.spec.walk import AnyCell, read_cells, speaks_of_before
 
 
 def checked_invariants(declaration: Declaration) -> list[Invariant]:
@@ -24,7 +24,7 @@ def checked_invariants(declaration: Declaration) -> list[Invariant]:
 
 
 def _can_be_checked(declaration: Declaration, row: Invariant) -> bool:
-    ghost = any(declaration.variable[cell.variable].ghost for cell in cells(row.formula))
+    ghost = any(declaration.variable[cell.variable].ghost for cell in read_cells(row.formula))
     return not (ghost or speaks_of_before(row.formula) or len(quantified(row.formula)) > 1)
 
 
@@ -35,7 +35,8 @@ def invariant_function(declaration: Declaration, row: Invariant) -> list[str]:
     roles = [
         role.name
         for role in declaration.roles
-        if role.name in {declaration.variable[c.variable].of[0].name for c in cells(row.formula)}
+        if role.name
+        in {declaration.variable[c.variable].of[0].name for c in read_cells(row.formula)}
     ]
     used = [*roles, *_block_role(declaration, row)]
     ordered = [role.name for role in declaration.roles if role.name in used]
@@ -56,7 +57,7 @@ def invariant_function(declaration: Declaration, row: Invariant) -> list[str]:
 
 
 def _block_role(declaration: Declaration, row: Invariant) -> list[str]:
-    names = [c.variable for c in cells(row.formula) if is_table(declaration, c)]
+    names = [c.variable for c in read_cells(row.formula) if is_table(declaration, c)]
     return [declaration.variable[name].of[1].name for name in names]
 
 
@@ -68,7 +69,9 @@ def _python(declaration: Declaration) -> Python:
         body = tree.body
         if isinstance(body, NumberCell) and is_table(declaration, body):
             return _table_total(declaration, tree, body)
-        if any(not is_single(declaration, c) and tree.index not in c.indices for c in cells(body)):
+        if any(
+            not is_single(declaration, c) and tree.index not in c.indices for c in read_cells(body)
+        ):
             raise DeclarationError(
                 tree.where, "this total has no column form; count it in a variable of its own."
             )
@@ -81,9 +84,9 @@ def _table_total(declaration: Declaration, tree: Total, cell: NumberCell) -> str
     variable = declaration.variable[cell.variable]
     assert variable.length is not None
     length = f"{variable.of[0].name}.{variable.length.name}"
-    entries = f"{variable.of[1].name}.capacity"
+    entries, first = f"{variable.of[1].name}.capacity", variable.of[1].first
     place = attribute(declaration, cell)
     over_owners = tree.index == cell.indices[0]
     if over_owners:
         return f"{place}.times_named({length}, {entries}){instances(variable.of[1])}"
-    return f"{place}.valid_entries({length}, {entries})"
+    return f"{place}.valid_entries({length}, {first}, {entries})"

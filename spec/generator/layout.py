@@ -24,7 +24,33 @@ def joined(prefix: str, operator: str, items: list[str], suffix: str, level: int
         return [f"{prefix}(", INDENT + bare, f"){suffix}"]
     first, *others = items
     body = [first, *(f"{operator} {item}" for item in others)]
-    return [f"{prefix}(", *indent(body), f"){suffix}"]
+    lines = [line for item in body for line in broken(item, level + 1)]
+    return [f"{prefix}(", *indent(lines), f"){suffix}"]
+
+
+def broken(item: str, level: int) -> list[str]:
+    """Return an operand on one line if it fits, else broken at its comparison or inside it."""
+    if len(INDENT * level + item) <= WIDTH:
+        return [item]
+    for sign in ("<", "<=", ">", ">=", "==", "!=", "in"):
+        left, right = parted(item, f" {sign} ")
+        if right:
+            return [left, f"{sign} {right[0]}"]
+    head, _, inner = item.partition("(")
+    first, others = parted(inner.removesuffix(")"), " or ")
+    return [f"{head}(", *indent([first, *(f"or {other}" for other in others)]), ")"]
+
+
+def parted(text: str, separator: str) -> tuple[str, list[str]]:
+    """Return the parts of the text between separators that no parenthesis encloses."""
+    parts, depth, start = [], 0, 0
+    for place, character in enumerate(text):
+        depth += (character in "([") - (character in ")]")
+        if depth == 0 and text.startswith(separator, place):
+            parts.append(text[start:place])
+            start = place + len(separator)
+    parts.append(text[start:])
+    return parts[0], parts[1:]
 
 
 def call(prefix: str, arguments: list[str], suffix: str, level: int) -> list[str]:

@@ -26,6 +26,7 @@ from kvproof.spec.expression import (
     No,
     NumberCell,
     NumberParameter,
+    StandsAt,
     Subtract,
     Total,
     Truth,
@@ -49,6 +50,8 @@ class Python:
         cell: writes a cell.
         columns: the cells are numpy arrays, so formulas are combined element by element.
         total: writes a sum; None where a sum cannot be compiled.
+        stands_at: writes the question what stands at a place of a table.
+        numbers: what the next local variables are numbered with.
         names: local variables that already hold the value of a node, by the node's identity.
 
     """
@@ -56,7 +59,9 @@ class Python:
     cell: CellWriter
     columns: bool = False
     total: Callable[[Total], str] | None = None
+    stands_at: Callable[[StandsAt], str] | None = None
     names: Mapping[int, str] = field(factory=dict)
+    numbers: Iterator[int] = field(factory=lambda: count(1))
 
     def text(self, tree: Expression, within: int = 0) -> str:
         """Return the tree as Python, in parentheses if it binds less tightly than `within`."""
@@ -65,19 +70,14 @@ class Python:
 
     def statement(self, prefix: str, tree: Expression, level: int) -> list[str]:
         """Return `prefix` and the tree on one line; if too long, after naming the tree's parts."""
-        return self._statement(prefix, tree, level, count(1))
-
-    def _statement(
-        self, prefix: str, tree: Expression, level: int, numbers: Iterator[int]
-    ) -> list[str]:
         line = prefix + self.text(tree)
         if len(INDENT * level + line) <= WIDTH:
             return [line]
         lines: list[str] = []
         names = dict(self.names)
         for part in self._parts(tree):
-            body = self._statement(_UNNUMBERED, part, level, numbers)
-            names[id(part)] = f"part_{next(numbers)}"
+            body = self.statement(_UNNUMBERED, part, level)
+            names[id(part)] = f"part_{next(self.numbers)}"
             value = body[-1].removeprefix(_UNNUMBERED)
             lines += [*body[:-1], f"{names[id(part)]} = {value}"]
         return [*lines, *evolve(self, names=names).statement(prefix, tree, level)]
@@ -106,6 +106,10 @@ class Python:
                     tree.where, "a total cannot be compiled here; keep a counter variable instead."
                 )
             return self.total(tree), ATOM
+        if isinstance(tree, StandsAt):
+            if self.stands_at is None:
+                raise DeclarationError(tree.where, "a place in a table cannot be read here.")
+            return self.stands_at(tree), ATOM
         return _WRITERS[type(tree)](self, tree)
 
     def _arithmetic(self, tree: Any, symbol: str, level: int) -> tuple[str, int]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
+
 from attrs import evolve, frozen
 
 from kvproof.spec.declaration import Declaration
@@ -19,6 +22,7 @@ from kvproof.spec.expression import (
     No,
     NumberCell,
     NumberParameter,
+    StandsAt,
     Subtract,
     Total,
 )
@@ -27,7 +31,7 @@ from kvproof.spec.generator.python import ATOM, NOT, Python, attribute, instance
 from kvproof.spec.location import DeclarationError
 from kvproof.spec.rows import Transition
 from kvproof.spec.text import text
-from kvproof.spec.walk import AnyCell, cells, nodes
+from kvproof.spec.walk import AnyCell, nodes, read_cells
 
 
 @frozen
@@ -77,7 +81,7 @@ def _is_read_by_others(declaration: Declaration, effect: Effect, waiting: list[E
 
 def _reads(declaration: Declaration, effect: Effect) -> set[str]:
     """Return what the effect's code reads: its value's cells, and a table's old length."""
-    names = {cell.variable for cell in cells(effect.value)}
+    names = {cell.variable for cell in read_cells(effect.value)}
     for name in {*names, effect.cell.variable}:
         length = declaration.variable[name].length
         if length is not None:
@@ -94,8 +98,9 @@ def scalar_function(declaration: Declaration, row: Transition) -> list[str]:
         *indent(_locals(declaration, row)),
         *indent(_guard(python, row)),
     ]
+    numbers = count(1)
     for effect in stored_effects(declaration, row):
-        lines.extend(indent(_effect(declaration, row, effect)))
+        lines.extend(indent(_effect(declaration, row, effect, numbers)))
     return [*lines, "    return True"]
 
 
@@ -144,7 +149,9 @@ def used_roles(declaration: Declaration, row: Transition) -> list[str]:
     for effect in stored_effects(declaration, row):
         trees += [effect.cell, effect.value]
     used = {
-        declaration.variable[cell.variable].of[0].name for tree in trees for cell in cells(tree)
+        declaration.variable[cell.variable].of[0].name
+        for tree in trees
+        for cell in read_cells(tree)
     }
     return [role.name for role in declaration.roles if role.name in used]
 
@@ -184,7 +191,15 @@ def scalar_python(declaration: Declaration) -> Python:
         owner = declaration.variable[tree.variable].of[0].name
         return f"{place}.count({index}, {owner}.{length.name}[{index}], {tree.indices[1].name})"
 
-    return Python(cell, total=lambda tree: _column_total(declaration, tree))
+    def stands_at(tree: StandsAt) -> str:
+        table = NumberCell(tree.table, (tree.owner, tree.entry))
+        owner = tree.owner.name
+        length = f"{_length(declaration, table)}[{owner}]"
+        position = scalar_python(declaration).text(tree.position)
+        place = attribute(declaration, table)
+        return f"{place}.stands_at({owner}, {length}, {position}, {tree.entry.name})"
+
+    return Python(cell, total=lambda tree: _column_total(declaration, tree), stands_at=stands_at)
 
 
 def column_python(declaration: Declaration) -> Python:
@@ -201,16 +216,18 @@ def _column_total(declaration: Declaration, tree: Total) -> str:
     return f"{body}.sum()"
 
 
-def _effect(declaration: Declaration, row: Transition, effect: Effect) -> list[str]:
+def _effect(
+    declaration: Declaration, row: Transition, effect: Effect, numbers: Iterator[int]
+) -> list[str]:
     if is_table(declaration, effect.cell):
         return _table_effect(declaration, row, effect)
     if effect.assignment.every:
-        python = column_python(declaration)
+        python = evolve(column_python(declaration), numbers=numbers)
         place = python.cell(effect.cell)
         kept = _kept_elsewhere(python, effect, place)
         whole = place if place.endswith("]") else f"{place}[:]"
         return kept or _store(python, effect, place, whole, bare=place)
-    python = scalar_python(declaration)
+    python = evolve(scalar_python(declaration), numbers=numbers)
     place = python.cell(effect.cell)
     return _store(python, effect, place, place, bare=place)
 
@@ -220,7 +237,7 @@ def _kept_elsewhere(python: Python, effect: Effect, place: str) -> list[str]:
     value, every = effect.value, effect.assignment.every
     if not isinstance(value, ChooseNumber) or python.text(value.otherwise) != place:
         return []
-    if any(index in every for cell in cells(value.then) for index in cell.indices):
+    if any(index in every for cell in read_cells(value.then) for index in cell.indices):
         return []
     condition, then = python.text(value.condition), python.text(value.then)
     return assigned(f"{place}[{condition}]", then, 1)
@@ -232,6 +249,9 @@ def _store(python: Python, effect: Effect, read: str, write: str, *, bare: str) 
     if isinstance(value, Add | Subtract) and python.text(value.left) == read:
         sign = "+" if isinstance(value, Add) else "-"
         return python.statement(f"{bare} {sign}= ", value.right, 1)
+    if isinstance(value, Formula) and any(isinstance(node, Total) for node in nodes(value)):
+        # A numpy truth value would stay one for ever; the state holds Python's.
+        return joined(f"{write} = bool", "and", python.conjuncts(value), "", 1)
     return python.statement(f"{write} = ", value, 1)
 
 

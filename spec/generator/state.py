@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvproof.spec.declaration import AnyVariable, Declaration
 from kvproof.spec.expression import Constant
-from kvproof.spec.generator.layout import indent
+from kvproof.spec.generator.layout import call, indent
 from kvproof.spec.rows import Role
 
 
@@ -181,8 +181,9 @@ def _state_class(declaration: Declaration) -> list[str]:
         '    """The whole state; only the functions of rows and batches may change it."""',
     ]
     lines += ["", *indent(_slots([*constants, "configuration", *roles])), ""]
-    sizes = "".join(f", {role.plural}: int = 16" for role in growing)
-    lines += [f"    def __init__(self, configuration: Configuration{sizes}) -> None:"]
+    sizes = [f"{role.plural}: int = 16" for role in growing]
+    parameters = ["self", "configuration: Configuration", *sizes]
+    lines += indent(call("def __init__", parameters, " -> None:", 1))
     lines += indent(
         ['"""Make the initial state, with room for the given numbers of instances."""'], 2
     )

@@ -2,21 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache
+from itertools import product
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from attrs import frozen
 
 from kvproof.core import rows as functions
 from kvproof.core.state import Configuration, State
 from kvproof.core.tables import Tables
+from kvproof.spec.expression import FlagParameter, Index
 from kvproof.spec.scheduler import SCHEDULER
 from kvproof.verify.simulator import Move, Simulator
 
-CONSTANTS = {"BLOCK_SIZE": 2, "TOTAL_BLOCKS": 4, "TOKEN_BUDGET": 5, "MAX_RUNNING": 2}
-INSTANCES = {"request": 3, "fence": 2}
+CONSTANTS = {
+    "BLOCK_SIZE": 2,
+    "TOTAL_BLOCKS": 4,
+    "TOKEN_BUDGET": 5,
+    "MAX_RUNNING": 2,
+    "WATERMARK": 1,
+    "MAX_DRAFTS": 2,
+    "LOOKAHEAD": 1,
+    "ENCODER_SLOTS": 3,
+    "ENCODER_BUDGET": 2,
+}
+INSTANCES = {"request": 3, "fence": 2, "item": 2}
+
+# What rows are asked for: numbers that they take and, next to those, numbers that they refuse.
+NUMBERS = {
+    "prompt": (0, 1, 3, 5),
+    "max_tokens": (0, 1, 3),
+    "most": (2, 5, 7, 9),
+    "shared": (-1, 0, 0, 0, 1),
+    "wanted": (0, 1, 2, 4),
+    "draft_count": (-1, 0, 1, 2, 3),
+    "count": (0, 1, 2, 3, 4),
+    "prefix": (0, 1, 2),
+    "position": (-1, 0, 1, 2),
+    "tokens": (0, 1, 2, 3, 5),
+    "embeddings": (0, 1, 2, 3),
+    "end": (1, 2, 4),
+}
+
+# How many random runs are made, how many steps each goes on, and how many of those runs one that
+# led to a rare row is worth.
+RUNS, STEPS, PATIENCE = 500, 8, 30
 
 Call = tuple[str, tuple[int, ...]]
 
@@ -24,7 +59,12 @@ Call = tuple[str, tuple[int, ...]]
 def new_state() -> State:
     """Return the core's initial state, of the size that the interpreter has."""
     configuration = Configuration(**{name.lower(): value for name, value in CONSTANTS.items()})
-    return State(configuration, requests=INSTANCES["request"], fences=INSTANCES["fence"])
+    return State(
+        configuration,
+        requests=INSTANCES["request"],
+        fences=INSTANCES["fence"],
+        items=INSTANCES["item"],
+    )
 
 
 @cache
@@ -34,12 +74,20 @@ def interpreter() -> Simulator:
 
 
 INITIAL = interpreter().snapshot()
+REFERENCE = [row.name for row in SCHEDULER.transitions if row.breaks]
 
 
 @cache
 def all_moves(row: str) -> tuple[Move, ...]:
-    """Return a row with every choice of arguments."""
-    return tuple(interpreter().moves(row))
+    """Return a row with every choice of instances and flags, and of numbers from `NUMBERS`."""
+    simulator, choices = interpreter(), []
+    for parameter in SCHEDULER.transition[row].parameters:
+        if isinstance(parameter, Index):
+            choices.append(tuple(simulator.layout.numbers[parameter.role]))
+        else:
+            flag = isinstance(parameter, FlagParameter)
+            choices.append((False, True) if flag else NUMBERS[parameter.name])
+    return tuple(simulator.move(row, arguments) for arguments in product(*choices))
 
 
 @cache
@@ -51,43 +99,74 @@ def enabled(state: tuple[int, ...]) -> tuple[tuple[Move, ...], ...]:
     return tuple(moves for moves in found if moves)
 
 
+def ways_on(state: tuple[int, ...], *, safe: bool) -> list[tuple[Move, ...]]:
+    """Return the same for safe runs, or for all of them."""
+    return [moves for moves in enabled(state) if not (safe and moves[0].row in REFERENCE)]
+
+
+@frozen
+class Run:
+    """Calls that are accepted one after the other, and the state that the model is in then."""
+
+    calls: tuple[Call, ...]
+    model: tuple[int, ...]
+
+    def after(self, move: Move) -> Run:
+        """Return the run with one more step."""
+        return Run((*self.calls, (move.row, move.arguments)), move.applied(self.model))
+
+
+@cache
+def prepared(*, safe: bool = False) -> dict[str, list[Run]]:
+    """Return, for each row, runs after which it can happen; `safe` ones use no reference row.
+
+    Runs go on from where the rows that few runs lead to can happen, so that what comes after those
+    is reached as well.
+    """
+    chance, tries = Random(0), Counter[str]()
+    found: dict[str, list[Run]] = {row: [] for row in SCHEDULER.transition}
+    run = Run((), INITIAL)
+    for number in range(RUNS * STEPS):
+        if number % STEPS == 0 and number:
+            reached = [row for row, runs in found.items() if runs]
+            rarest = min(reached, key=lambda row: len(found[row]) + PATIENCE * tries[row])
+            tries[rarest] += 1
+            run = chance.choice(found[rarest])
+        run = run.after(chance.choice(chance.choice(ways_on(run.model, safe=safe))))
+        for moves in ways_on(run.model, safe=safe):
+            found[moves[0].row].append(run)
+    return found
+
+
 class Twins:
     """A core and an interpreter that take the same steps."""
 
-    def __init__(self, choices: Iterable[int] = ()) -> None:
-        """Take a random step that is enabled for each number."""
+    def __init__(self, run: Run | None = None) -> None:
+        """Take the steps of a run."""
         self.core = new_state()
         self.model = INITIAL
         self.history: list[Call] = []
-        for choice in choices:
-            self.take(self.enabled_move(choice))
+        for name, arguments in () if run is None else run.calls:
+            assert self.take(interpreter().move(name, arguments))
 
     @classmethod
-    def ready_for(cls, row: str, choices: Iterable[int]) -> Twins:
-        """Take random steps, and stay at the moment at which the row could happen in most ways."""
-        run = cls(choices)
-        ways = [sum(m.is_enabled(model) for m in all_moves(row)) for model in run.past]
-        best = len(ways) - 1 - ways[::-1].index(max(ways))
-        stopped = cls()
-        for name, arguments in run.history[:best]:
-            stopped.take(interpreter().move(name, arguments))
-        return stopped
+    def somewhere(cls, choices: Sequence[int], *, safe: bool = False) -> Twins:
+        """Go where some row can happen, and take a random step for each further number."""
+        first, second, *others = choices
+        rows = [runs for runs in prepared(safe=safe).values() if runs]
+        runs = rows[first % len(rows)]
+        twins = cls(runs[second % len(runs)])
+        for choice in others:
+            rows_on = ways_on(twins.model, safe=safe)
+            moves = rows_on[choice % len(rows_on)]
+            twins.take(moves[choice // len(rows_on) % len(moves)])
+        return twins
 
-    @property
-    def past(self) -> list[tuple[int, ...]]:
-        """Return every state of the model so far."""
-        models = [INITIAL]
-        for name, arguments in self.history:
-            models.append(interpreter().move(name, arguments).applied(models[-1]))
-        return models
-
-    def enabled_move(self, choice: int) -> Move:
-        """Return one of the moves that can happen; each row but `abort` is as likely as another."""
-        by_row = enabled(self.model)
-        if choice % 7:
-            by_row = tuple(m for m in by_row if m[0].row != "abort") or by_row
-        row, number = by_row[choice % len(by_row)], choice // len(by_row)
-        return row[number % len(row)]
+    @classmethod
+    def ready_for(cls, row: str, choice: int) -> Twins:
+        """Go where a row can happen."""
+        runs = prepared()[row]
+        return cls(runs[choice % len(runs)])
 
     def any_move(self, choice: int) -> Move:
         """Return one of all moves, whether or not it can happen."""
@@ -167,9 +246,13 @@ def snapshot(core: State) -> dict[str, Any]:
 class Tools:
     """What the tests of this folder use; they get it as the fixture `tools`."""
 
+    Run = Run
     Twins = Twins
     CONSTANTS = CONSTANTS
     INSTANCES = INSTANCES
+    REFERENCE = REFERENCE
+    prepared = staticmethod(prepared)
+    all_moves = staticmethod(all_moves)
     new_state = staticmethod(new_state)
     interpreter = staticmethod(interpreter)
     apply = staticmethod(apply)

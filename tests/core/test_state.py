@@ -10,7 +10,18 @@ from kvproof.core import DIGEST, Configuration, State, Status, rows
 from kvproof.spec.digest import digest
 from kvproof.spec.scheduler import SCHEDULER
 
-GOOD = {"block_size": 2, "total_blocks": 4, "token_budget": 5, "max_running": 2}
+GOOD = {
+    "block_size": 2,
+    "total_blocks": 4,
+    "token_budget": 5,
+    "max_running": 2,
+    "watermark": 0,
+    "max_drafts": 0,
+    "lookahead": 0,
+    "encoder_slots": 0,
+    "encoder_budget": 0,
+}
+LEAST = {constant.name.lower(): constant.minimum for constant in SCHEDULER.constants}
 
 
 def test_state_starts_as_declared(tools: Any) -> None:
@@ -26,12 +37,25 @@ def test_null_block_is_no_instance() -> None:
     assert state.pool.free == 4
 
 
-@pytest.mark.parametrize("name", GOOD)
-@pytest.mark.parametrize("value", [0, -1, 1.5, "2", None])
+@pytest.mark.parametrize("name", LEAST)
+@pytest.mark.parametrize("value", ["too small", -1, 1.5, "2", None])
 def test_bad_constant_is_refused(name: str, value: object) -> None:
     """A constant below its minimum, or no whole number, is refused by name."""
-    with pytest.raises(ValueError, match=rf"{name} is .*; expected a whole number of at least 1"):
-        Configuration(**{**GOOD, name: value})  # type: ignore[arg-type]
+    least = LEAST[name]
+    bad = least - 1 if value == "too small" else value
+    message = rf"{name} is {bad!r}; expected a whole number of at least {least}"
+
+    with pytest.raises(ValueError, match=message):
+        Configuration(**{**GOOD, name: bad})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_the_least_constant_is_taken(name: str) -> None:
+    """Each constant may be as small as it is declared, and every one of them has a place."""
+    configuration = Configuration(**{**GOOD, name: LEAST[name]})
+
+    assert getattr(configuration, name) == LEAST[name]
+    assert set(GOOD) == set(LEAST)
 
 
 def test_configuration_cannot_change() -> None:
@@ -51,13 +75,14 @@ def test_state_has_no_other_variables() -> None:
 
 def test_reserve_keeps_values(tools: Any) -> None:
     """A larger state holds what it held, and new rows are as at the start."""
-    twins = tools.Twins((step * 104729) % 10**6 for step in range(40))
+    twins = tools.Twins.ready_for("discard", 0)
     core, before = twins.core, tools.snapshot(twins.core)
 
     core.request.reserve(8)
     core.fence.reserve(6)
+    core.item.reserve(5)
 
-    fresh = tools.snapshot(State(core.configuration, 8, 6))
+    fresh = tools.snapshot(State(core.configuration, 8, 6, 5))
     after = tools.snapshot(core)
     for name, held in before.items():
         if isinstance(held, list):
@@ -72,7 +97,7 @@ def test_cells_look_at_the_larger_columns() -> None:
     state = State(Configuration(**GOOD), requests=1, fences=1)
     state.request.reserve(5)
 
-    assert rows.arrive(state, 4, 2, 1)
+    assert rows.arrive(state, 4, 2, 1, 2)
 
     assert state.request.known.tolist() == [0, 0, 0, 0, 2]
     assert state.request.cells.known[4] == 2
@@ -96,4 +121,6 @@ def test_statuses_and_digest_are_the_declared_ones() -> None:
     members = [name for name, _ in SCHEDULER.enumeration.members]
 
     assert digest(SCHEDULER) == DIGEST
-    assert [(item.name, item.value) for item in Status] == [*zip(members, range(7), strict=True)]
+    assert [(item.name, item.value) for item in Status] == [
+        (name, value) for value, name in enumerate(members)
+    ]

@@ -90,7 +90,31 @@ def test_questions_are_answered_as_of_lists(lists: list[list[int]], entry: int) 
         assert tables.count(owner, len(held), entry) == held.count(entry)
         assert tables.backwards(owner, len(held)).tolist() == held[::-1]
     assert tables.times_named(lengths, ENTRIES).tolist() == [named[e] for e in range(ENTRIES)]
-    assert tables.valid_entries(lengths, ENTRIES).tolist() == lengths.tolist()
+    assert tables.valid_entries(lengths, 1, ENTRIES).tolist() == lengths.tolist()
+
+
+@given(
+    st.lists(LISTS, min_size=OWNERS, max_size=OWNERS),
+    st.lists(st.tuples(st.integers(0, OWNERS - 1), st.integers(-2, 25)), min_size=1),
+    st.integers(1, ENTRIES - 1),
+)
+def test_what_stands_at_a_place_is_what_the_list_has_there(
+    lists: list[list[int]], asked: list[tuple[int, int]], entry: int
+) -> None:
+    """A place in a list is asked for one by one or at once; none is before or beyond the list."""
+    tables = Tables(OWNERS, 30)
+    tables.rows[:] = entry  # What lies beyond a list stands nowhere.
+    for owner, held in enumerate(lists):
+        tables.rows[owner, : len(held)] = held
+    lengths = [len(held) for held in lists]
+
+    expected = [entry in lists[owner][place : place + 1] and place >= 0 for owner, place in asked]
+
+    owners, places = (np.array(column) for column in zip(*asked, strict=True))
+    entries, ends = np.full(len(asked), entry), np.array([lengths[owner] for owner in owners])
+    assert tables.stand_at(owners, ends, places, entries).tolist() == expected
+    for (owner, place), there in zip(asked, expected, strict=True):
+        assert tables.stands_at(owner, lengths[owner], place, entry) is there
 
 
 def test_copies_do_not_share_memory() -> None:
@@ -110,7 +134,7 @@ def test_numbers_that_are_no_entries_are_not_valid() -> None:
     tables.rows[0, :3] = (0, 3, 9)
     tables.rows[1, :2] = (1, -1)
 
-    assert tables.valid_entries(np.array([3, 2]), 4).tolist() == [1, 1]
+    assert tables.valid_entries(np.array([3, 2]), 1, 4).tolist() == [1, 1]
 
 
 def test_lists_copied_between_tables_may_be_longer_than_the_table() -> None:

@@ -18,7 +18,16 @@ ALLOWED: dict[str, frozenset[str]] = {
     "kvproof.spec": frozenset({"attrs", "kvproof.spec"}),
     "kvproof.core": frozenset({"numpy", "kvproof.core"}),
     "kvproof.runtime": frozenset(
-        {"attrs", "numpy", "torch", "tokenizers", "kvproof.core", "kvproof.runtime"}
+        {
+            "attrs",
+            "cbor2",
+            "numpy",
+            "tokenizers",
+            "torch",
+            "xxhash",
+            "kvproof.core",
+            "kvproof.runtime",
+        }
     ),
     "kvproof.verify": frozenset(
         {
@@ -27,6 +36,7 @@ ALLOWED: dict[str, frozenset[str]] = {
             "hypothesis",
             "numpy",
             "rich",
+            "torch",
             "z3",
             "kvproof.core",
             "kvproof.runtime",
@@ -69,6 +79,8 @@ ABSENT_AFTER_IMPORT: dict[str, tuple[str, ...]] = {
         "cvc5",
         "hypothesis",
         "typer",
+        "cbor2",
+        "xxhash",
         "kvproof.spec",
         "kvproof.verify",
         "kvproof.cli",

@@ -1,4 +1,4 @@
-"""What the README shows is what the commands print and what the example says."""
+"""What the README shows is what the commands print and what the examples say."""
 
 import re
 from pathlib import Path
@@ -11,17 +11,24 @@ from kvproof.spec.table import properties_table
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-EXAMPLE = (ROOT / "examples" / "engine_loop.py").read_text(encoding="utf-8").strip("\n")
+
+
+def python_block(path: str) -> str:
+    """Return a file as a block of Python."""
+    return f"```python\n{(ROOT / path).read_text(encoding='utf-8').strip()}\n```"
+
 
 PARTS = {
     "kvproof spec --format mermaid": f"```mermaid\n{mermaid(SCHEDULER)}\n```",
     "properties": properties_table(SCHEDULER),
-    "examples/engine_loop.py": f"```python\n{EXAMPLE}\n```",
+    "examples/engine_loop.py": python_block("examples/engine_loop.py"),
+    "examples/policies.py": python_block("examples/policies.py"),
 }
 COMMANDS = {
     "kvproof spec --format mermaid": "kvproof spec --format mermaid",
     "properties": "kvproof spec --format properties",
     "examples/engine_loop.py": "cat examples/engine_loop.py",
+    "examples/policies.py": "cat examples/policies.py",
 }
 
 
@@ -39,7 +46,7 @@ def test_readme_shows_what_the_command_prints(marker: str) -> None:
 
     assert shown == PARTS[marker], (
         f"README.md: put the output of `{COMMANDS[marker]}` between `<!-- {marker} -->` and"
-        " `<!-- end -->`, once (the diagram and the example in a fence)"
+        " `<!-- end -->`, once (the diagram and the examples in a fence)"
     )
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvproof.core.arrays import Integers
 from kvproof.runtime import (
     CallerError,
     KVPool,
@@ -19,6 +18,7 @@ from kvproof.runtime import (
     StepOrderError,
     StepOutput,
 )
+from kvproof.runtime.running_view import RunningView
 
 Advance = Callable[..., tuple[StepOutput, list[RequestOutput]]]
 Unchanged = Callable[..., AbstractContextManager[None]]
@@ -75,6 +75,7 @@ def test_malformed_request_is_refused(
         scheduler.add_request(request_)
 
 
+@pytest.mark.rule("vllm#39734")
 def test_request_that_can_never_fit_is_refused(unchanged: Unchanged) -> None:
     """The refusal shows the arithmetic; one token less is taken, since the last needs no slot."""
     scheduler = Scheduler(SchedulerConfig(num_blocks=4, block_size=2), debug=True)
@@ -93,6 +94,7 @@ def test_length_of_the_model_counts_for_what_can_fit() -> None:
     assert scheduler.has_unfinished_requests()
 
 
+@pytest.mark.rule("vllm#15326")
 def test_id_of_an_aborted_request_is_in_use_while_its_frame_flies(
     scheduler: Scheduler, unchanged: Unchanged
 ) -> None:
@@ -218,13 +220,14 @@ def test_tensors_of_an_empty_step_are_refused(unchanged: Unchanged) -> None:
 @pytest.mark.parametrize("value", [None, -1, 1.5, "8"])
 def test_bad_limit_is_refused(name: str, least: int, value: Any) -> None:
     """A limit below its least, or no whole number, is named with what was seen and expected."""
+    limits: dict[str, Any] = {"num_blocks": 4}
     words = f"{name} is {value!r}; expected a whole number of at least {least}"
     with pytest.raises(CallerError, match=words):
-        SchedulerConfig(**{"num_blocks": 4, name: value})
+        SchedulerConfig(**(limits | {name: value}))
     with pytest.raises(CallerError, match=f"at least {least}"):
-        SchedulerConfig(**{"num_blocks": 4, name: least - 1})
+        SchedulerConfig(**(limits | {name: least - 1}))
 
-    assert getattr(SchedulerConfig(**{"num_blocks": 4, name: least}), name) == least
+    assert getattr(SchedulerConfig(**(limits | {name: least})), name) == least
 
 
 def test_pool_larger_than_memory_is_refused() -> None:
@@ -259,8 +262,8 @@ def crowded(
     A block holds one token; the last of the named requests waits.
     """
 
-    def answer(running: Integers) -> int:
-        chosen = answers.pop(0) if answers else running[-1]
+    def answer(running: RunningView) -> int:
+        chosen = answers.pop(0) if answers else running.rows[-1]
         if isinstance(chosen, Exception):
             raise chosen
         return chosen  # type: ignore[no-any-return]

@@ -2,11 +2,22 @@
 
 import pytest
 
-from kvproof.core import Configuration, State, rows
+from kvproof.core import State, rows
 from kvproof.core.arrays import Integers
-from kvproof.runtime import BrokenInvariant
+from kvproof.runtime import BrokenInvariant, SchedulerConfig
 from kvproof.runtime.fences import Fences
 from kvproof.runtime.free_queue import FreeQueue
+
+
+def state_of(blocks: int, requests: int, fences: int = 16) -> State:
+    """Return an empty state whose blocks hold one token each, the null block not counted."""
+    config = SchedulerConfig(
+        num_blocks=blocks + 1,
+        block_size=1,
+        max_num_batched_tokens=blocks,
+        max_num_seqs=requests,
+    )
+    return State(config.constants(), requests, fences)
 
 
 class Holder:
@@ -15,14 +26,14 @@ class Holder:
     def __init__(self, requests: int, fences: int = 16) -> None:
         """Let so many requests run, each with all of its tokens in the frame."""
         blocks = 3 * requests
-        self.state = State(Configuration(1, blocks, blocks, requests), requests, fences)
+        self.state = state_of(blocks, requests, fences)
         self.queue = FreeQueue(blocks + 1)
         self.freed: list[list[int]] = []
         self.fences = Fences(self.state, self.queue, self.note)
-        assert rows.begin(self.state)
+        assert rows.begin(self.state, False)
         for row in range(requests):
-            assert rows.arrive(self.state, row, 3, 1)
-            assert rows.admit(self.state, row)
+            assert rows.arrive(self.state, row, 3, 1, 3)
+            assert rows.admit(self.state, row, 0)
             for block in self.queue.take(3):
                 assert rows.grow(self.state, row, block)
             assert rows.schedule(self.state, row, 3)
@@ -41,10 +52,11 @@ class Holder:
     def process(self) -> None:
         """Let the frame be over."""
         for row in range(self.state.request.capacity):
-            assert rows.discard(self.state, row) or rows.accept(self.state, row, False)
+            assert rows.discard(self.state, row) or rows.accept_one(self.state, row, False)
         assert rows.process(self.state)
 
 
+@pytest.mark.rule("vllm#45357")
 def test_fence_holds_blocks_until_its_frame_is_over() -> None:
     """Blocks that a frame in flight writes are not free before it has been processed."""
     holder = Holder(requests=2)
@@ -57,6 +69,7 @@ def test_fence_holds_blocks_until_its_frame_is_over() -> None:
     assert (len(holder.fences), len(holder.queue)) == (0, 3)
 
 
+@pytest.mark.rule("7")
 def test_last_block_of_a_table_is_taken_first() -> None:
     """Blocks return from the end of their table to the front of the queue, fence after fence."""
     holder = Holder(requests=2)
@@ -81,10 +94,10 @@ def test_nothing_in_flight_means_at_once() -> None:
 
 def test_fence_without_blocks_frees_none() -> None:
     """A request that holds nothing passes through a fence like any other."""
-    state = State(Configuration(1, 3, 3, 1), 1)
+    state = state_of(blocks=3, requests=1)
     freed: list[Integers] = []
     fences = Fences(state, FreeQueue(4), freed.append)
-    assert rows.arrive(state, 0, 1, 1)
+    assert rows.arrive(state, 0, 1, 1, 1)
     fence = fences.vacant()
     assert rows.abort(state, 0, fence)
     fences.close(fence)

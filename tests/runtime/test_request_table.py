@@ -1,13 +1,13 @@
 """Rows are given to requests, grow with them, and forget those that have left."""
 
-from kvproof.core import Configuration, State
-from kvproof.runtime import Request
+from kvproof.core import State
+from kvproof.runtime import Request, SchedulerConfig
 from kvproof.runtime.request_table import NO_TOKEN, RequestTable
 
 
 def table_of(rows: int) -> RequestTable:
     """Return an empty table with room for so many requests."""
-    return RequestTable(State(Configuration(1, 4, 4, 4), rows))
+    return RequestTable(State(SchedulerConfig(num_blocks=5).constants(), rows))
 
 
 def insert(table: RequestTable, name: str, stops: tuple[int, ...] = ()) -> int:

@@ -21,7 +21,7 @@ from kvproof.runtime import (
 Advance = Callable[..., tuple[StepOutput, list[RequestOutput]]]
 Unchanged = Callable[[Scheduler], AbstractContextManager[None]]
 
-ROOMY = {"num_blocks": 100, "block_size": 4}
+ROOMY: dict[str, Any] = {"num_blocks": 100, "block_size": 4}
 
 
 def scheduler_with(*requests: Request, **limits: int) -> Scheduler:
@@ -44,6 +44,7 @@ def test_first_come_is_first_served(advance: Advance) -> None:
     assert second.req_ids == ["c", "a", "b", "d"]
 
 
+@pytest.mark.rule("12")
 def test_long_prompt_is_computed_in_chunks(advance: Advance) -> None:
     """A prompt longer than the budget takes several steps, and samples in the last of them."""
     scheduler = scheduler_with(Request("a", range(10), 2), max_num_batched_tokens=4)
@@ -56,6 +57,7 @@ def test_long_prompt_is_computed_in_chunks(advance: Advance) -> None:
     assert not scheduler.has_unfinished_requests()
 
 
+@pytest.mark.rule("12")
 def test_budget_goes_to_running_requests_first(advance: Advance) -> None:
     """What running requests leave of the budget is a waiting one's first chunk."""
     scheduler = scheduler_with(Request("a", range(4), 9), max_num_batched_tokens=5)
@@ -76,6 +78,7 @@ def test_spent_budget_leaves_requests_out(advance: Advance) -> None:
     assert scheduler.status("c") == Status.WAITING
 
 
+@pytest.mark.rule("12")
 def test_no_more_run_than_allowed(advance: Advance) -> None:
     """A place among the running is taken only when another request has left it."""
     scheduler = scheduler_with(*(Request(n, [1], 2) for n in "abc"), max_num_seqs=2)
@@ -85,6 +88,7 @@ def test_no_more_run_than_allowed(advance: Advance) -> None:
     assert outputs == [["a", "b"], ["a", "b"], ["c"]]
 
 
+@pytest.mark.rule("12")
 def test_long_prefill_is_held_back(advance: Advance) -> None:
     """No request gets more tokens in a step than the threshold, so that others get some."""
     scheduler = scheduler_with(
@@ -96,6 +100,7 @@ def test_long_prefill_is_held_back(advance: Advance) -> None:
     assert outputs == [{"a": 3, "b": 3}, {"a": 3, "b": 1}, {"a": 1}]
 
 
+@pytest.mark.rule("12", "vllm#37307")
 def test_request_that_does_not_fit_whole_is_not_admitted(advance: Advance) -> None:
     """A prompt starts only if all of it fits into the free blocks, whatever its first chunk."""
     scheduler = scheduler_with(
@@ -134,6 +139,7 @@ def test_request_ends_by_length(advance: Advance) -> None:
     assert not outputs[1][0].finished
 
 
+@pytest.mark.rule("12")
 def test_request_ends_at_the_length_of_the_model(advance: Advance) -> None:
     """A request has no more tokens than the model allows, whatever it asked for."""
     scheduler = scheduler_with(Request("a", [1, 2, 3], 50), max_model_len=5)
@@ -255,6 +261,7 @@ def test_statistics_add_up(advance: Advance) -> None:
     assert statistics.num_preemptions == 0
 
 
+@pytest.mark.rule("15", "vllm#32255")
 def test_aborted_request_gives_its_blocks_back_at_once_or_after_its_frame() -> None:
     """Blocks that a frame in flight may write are fenced until its samples are in."""
     scheduler = scheduler_with(Request("a", range(8), 2), Request("b", range(8), 2))
@@ -272,6 +279,7 @@ def test_aborted_request_gives_its_blocks_back_at_once_or_after_its_frame() -> N
     assert scheduler.statistics().num_free_blocks == 99
 
 
+@pytest.mark.rule("15")
 def test_abort_passes_over_what_is_not_live(advance: Advance, unchanged: Unchanged) -> None:
     """Unknown and ended ids are passed over, and a live one is ended once."""
     scheduler = scheduler_with(Request("a", [1], 1), Request("b", [1], 9))
@@ -284,6 +292,7 @@ def test_abort_passes_over_what_is_not_live(advance: Advance, unchanged: Unchang
     assert scheduler.abort("b") == []
 
 
+@pytest.mark.rule("vllm#15326")
 def test_id_can_be_used_again_after_its_request_has_left(advance: Advance) -> None:
     """A new request under an old id starts from its own prompt."""
     scheduler = scheduler_with(Request("a", [1, 2], 1))

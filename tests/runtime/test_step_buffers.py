@@ -1,7 +1,9 @@
 """The tensors kept from step to step are those that would be built anew, at fixed addresses."""
 
 from collections.abc import Iterator
+from typing import Any
 
+import attrs
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -63,11 +65,20 @@ def run(
 
 def from_chunks(scheduler: Scheduler, output: StepOutput) -> StepTensors:
     """Return the tensors of a step, built the plain way from what the scheduler tells."""
-    chunks, sampled = [], set(output.sampled_req_ids)
+    chunks: list[Chunk] = []
+    logits: list[int] = []
+    ends = 0
+    drafts = output.scheduled_spec_decode_tokens
     for name, start in zip(output.req_ids, output.computed.tolist(), strict=True):
-        tokens = scheduler.token_ids(name)[start : start + output.num_scheduled_tokens[name]]
-        chunks.append(Chunk(tokens, scheduler.block_ids(name), start, name in sampled))
-    return StepTensors.from_chunks(chunks, scheduler.config.block_size)
+        tried = drafts.get(name, [])
+        known = [*scheduler.token_ids(name), *tried]
+        tokens = known[start : start + output.num_scheduled_tokens[name]]
+        ends += len(tokens)
+        samples = name in output.sampled_req_ids
+        logits += range(ends - len(tried) - 1, ends) if samples else []
+        chunks.append(Chunk(tokens, scheduler.block_ids(name), start, samples))
+    tensors = StepTensors.from_chunks(chunks, scheduler.config.block_size)
+    return attrs.evolve(tensors, logits_indices=torch.tensor(logits, dtype=torch.int64))
 
 
 def assert_same(seen: StepTensors, expected: StepTensors) -> None:
@@ -119,7 +130,12 @@ def test_addresses_never_change(
 
 def small(*requests: Request, **limits: int) -> Scheduler:
     """Return a scheduler whose blocks hold two tokens, and requests that wait."""
-    usual = {"num_blocks": 20, "block_size": 2, "max_num_batched_tokens": 8, "max_num_seqs": 3}
+    usual: dict[str, Any] = {
+        "num_blocks": 20,
+        "block_size": 2,
+        "max_num_batched_tokens": 8,
+        "max_num_seqs": 3,
+    }
     scheduler = Scheduler(SchedulerConfig(**(usual | limits)), debug=True)
     for request in requests:
         scheduler.add_request(request)

@@ -13,6 +13,7 @@ from attrs import evolve
 
 from kvproof.spec.declaration import Declaration
 from kvproof.spec.expression import (
+    Assignment,
     Choice,
     Constant,
     Formula,
@@ -51,6 +52,8 @@ lit = Variable[Formula]("lit", (shop,), "the light is on", flag=True)
 busy = Variable[Number]("busy", (shop,), "jobs at work")
 kept = Variable[Number]("kept", (job,), "tools that the job has")
 tools = Variable[Number]("tools", (job, tool), "the tools of a job", length=kept)
+spot = Variable[Number]("spot", (job, tool), "where the tool was put", ghost=True)
+racks = Variable[Number]("racks", (job, tool), "tools in order", length=kept, place=spot)
 history = Variable[Number]("history", (shop,), "jobs ever started", ghost=True)
 
 j, other = job.index("j"), job.index("other")
@@ -198,6 +201,21 @@ def every_without_an_assignment() -> object:
     return every(j, load[j] == 0)  # type: ignore[arg-type]  # here
 
 
+def place_in_a_table_without_places() -> object:
+    """Ask where an entry stands in a table that keeps no places."""
+    return tools.stands_at(j, 0, t)  # here
+
+
+def place_of_a_wrong_role() -> object:
+    """Ask for an entry in a table of its own role."""
+    return racks.stands_at(t, 0, t)  # here
+
+
+def place_that_is_no_number() -> object:
+    """Ask for a place that is no number."""
+    return racks.stands_at(j, "first", t)  # type: ignore[arg-type]  # here
+
+
 TREES = (
     (truth_for_a_number, "expected a number, saw True of type bool; write a number"),
     (number_for_a_formula, "expected a formula, saw a number; compare it"),
@@ -214,6 +232,9 @@ TREES = (
     (wrong_role, "load is indexed by ['job'], saw ['tool']; give one of each"),
     (too_few_indices, "tools is indexed by ['job', 'tool'], saw ['job']"),
     (every_without_an_assignment, "write every(index, ..., cell.becomes(value))"),
+    (place_in_a_table_without_places, "tools has no places; give it place=, a ghost pair"),
+    (place_of_a_wrong_role, "spot is indexed by ['job', 'tool'], saw ['tool', 'tool']"),
+    (place_that_is_no_number, "expected a number, saw 'first' of type str"),
 )
 
 
@@ -344,6 +365,56 @@ def table_without_its_length() -> object:
     return with_variable(tools, kept, transitions=(row, STOP))
 
 
+def place_read_in_a_guard() -> object:
+    """Read a place itself, instead of asking what stands there."""
+    row = Transition("start", "", "", (j, t), guard=(spot[j, t] == 0,))  # here
+    return with_variable(racks, kept, spot, transitions=(row, STOP))
+
+
+def ghost_for_a_place() -> object:
+    """Ask for an entry at a place that only a ghost knows."""
+    row = Transition("start", "", "", (j, t), guard=(racks.stands_at(j, spot[j, t], t),))  # here
+    return with_variable(racks, kept, spot, transitions=(row, STOP))
+
+
+def place_in_an_unbound_table() -> object:
+    """Ask for an entry in the table of an instance that nothing binds."""
+    row = Transition("start", "", "", (t,), guard=(racks.stands_at(other, 0, t),))  # here
+    return with_variable(racks, kept, spot, transitions=(row, STOP))
+
+
+def entry_without_its_place() -> object:
+    """Put an entry into a table and do not note its place."""
+    row = Transition("start", "", "", (j, t), effect=(more_racks(), more_kept()))  # here
+    return with_variable(racks, kept, spot, transitions=(row, STOP))
+
+
+def entry_with_a_wrong_place() -> object:
+    """Note another place than the end of the list."""
+    noted = spot[j, t].becomes(kept[j] + 1)
+    row = Transition("start", "", "", (j, t), effect=(more_racks(), more_kept(), noted))  # here
+    return with_variable(racks, kept, spot, transitions=(row, STOP))
+
+
+def entry_taken_from_the_middle() -> object:
+    """Take one entry out of a table, so that those behind it move up."""
+    fewer = racks[j, t].becomes(racks[j, t] - 1)
+    row = Transition("start", "", "", (j, t), effect=(fewer, kept[j].becomes(kept[j] - 1)))  # here
+    return with_variable(racks, kept, spot, transitions=(row, STOP))
+
+
+def place_without_an_entry() -> object:
+    """Note a place where nothing is put."""
+    row = Transition("start", "", "", (j, t), effect=(spot[j, t].becomes(0),))  # here
+    return with_variable(racks, kept, spot, transitions=(row, STOP))
+
+
+def unknown_invariant_to_break() -> object:
+    """Break an invariant that does not exist."""
+    row = Transition("start", "", "", effect=(busy[shop].becomes(1),), breaks=("counting",))  # here
+    return miniature(transitions=(row, STOP), witnesses=(evolve(RUN, steps=(("start",),)),))
+
+
 def undeclared_variable() -> object:
     """Read a variable that is not declared."""
     row = Transition("start", "", "", guard=(lit[shop],))  # here
@@ -383,10 +454,28 @@ TRANSITIONS = (
     (ghost_in_a_guard, "history is for proofs alone and cannot be read here"),
     (ghost_in_a_stored_value, "history is for proofs alone and cannot be read here"),
     (table_without_its_length, "tools changes but its length kept does not; assign both"),
+    (place_read_in_a_guard, "spot is for proofs alone and cannot be read here"),
+    (ghost_for_a_place, "spot is for proofs alone and cannot be read here"),
+    (place_in_an_unbound_table, "the job 'other' is neither a parameter nor under every(...)"),
+    (entry_without_its_place, "racks gets an entry; note its place: spot[j, t] := kept[j]"),
+    (entry_with_a_wrong_place, "racks gets an entry; note its place: spot[j, t] := kept[j]"),
+    (entry_taken_from_the_middle, "put one entry at its end, or take all of them out"),
+    (place_without_an_entry, "spot is noted, but nothing is put into racks"),
+    (unknown_invariant_to_break, "breaks 'counting', which is no invariant; name one"),
     (undeclared_variable, "'lit' is not among the declared variables; add it"),
     (undeclared_constant, "'SIZE' is not among the declared constants; add it"),
     (unknown_row_to_undo, "undoes 'begin', which is no transition; name one"),
 )
+
+
+def more_racks() -> Assignment:
+    """Put a tool into the rack of a job."""
+    return racks[j, t].becomes(racks[j, t] + 1)
+
+
+def more_kept() -> Assignment:
+    """Count it."""
+    return kept[j].becomes(kept[j] + 1)
 
 
 # --- Mistakes in other rows -----------------------------------------------------------------------
@@ -420,6 +509,12 @@ def pair_without_a_length() -> object:
     """Store a pair without the variable that holds its length."""
     row = Variable[Number]("pairs", (job, tool), "nothing")  # here
     return with_variable(row)
+
+
+def place_that_is_stored() -> object:
+    """Keep the places of a table in a variable that is no ghost."""
+    row = Variable[Number]("racks", (job, tool), "", length=kept, place=tools)  # here
+    return with_variable(row, kept, spot)
 
 
 def invariant_about_nothing() -> object:
@@ -520,6 +615,7 @@ ROWS = (
     (unread_variable, "no guard, effect or invariant reads it; remove it or say its law"),
     (unchanged_variable, "no transition changes it; make it a constant"),
     (pair_without_a_length, "a stored pair is a table and needs length="),
+    (place_that_is_stored, "place= is tools; it must be a ghost of (job, tool)"),
     (invariant_about_nothing, "mentions no variable; it can be deleted or is an assumption"),
     (invariant_about_the_role, "there are many jobs; name one"),
     (invariant_with_a_parameter, "'amount' is given to a transition and means nothing here"),
@@ -591,3 +687,27 @@ def test_a_formula_written_as_the_message_says_is_accepted() -> None:
     formula = all_of(no(lit[shop]), load[j] >= 1, load[j] <= 3, phase[j].is_in(IDLE, BUSY))
 
     assert isinstance(formula, Formula)
+
+
+def test_a_place_may_be_asked_for_where_it_may_not_be_read() -> None:
+    """A guard that asks what stands at a place reads the list, and not the ghost behind it."""
+    noted = spot[j, t].becomes(kept[j])
+    row = evolve(
+        START,
+        parameters=(j, t, amount),
+        guard=(racks.stands_at(j, amount, t),),
+        effect=(*START.effect, more_racks(), more_kept(), noted),
+    )
+    run = evolve(RUN, steps=(("start", 0, 0, 1), ("stop", 0)))
+
+    declared = with_variable(racks, kept, spot, transitions=(row, STOP), witnesses=(run,))
+
+    assert declared.transition["start"] is row
+
+
+@pytest.mark.parametrize("name", ["counted", "load_minimum"])
+def test_a_row_may_break_any_invariant_that_there_is(name: str) -> None:
+    """A declared invariant can be broken, and so can the declared bound of a variable."""
+    row = evolve(START, breaks=(name,))
+
+    assert miniature(transitions=(row, STOP)).transition["start"].breaks == (name,)

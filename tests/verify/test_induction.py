@@ -16,7 +16,7 @@ from kvproof.verify.induction import (
 )
 from kvproof.verify.query import Query, Sat
 from kvproof.verify.setting import Setting, crowds
-from kvproof.verify.verdict import Result, Verdict
+from kvproof.verify.verdict import Method, Result, Verdict
 
 ROWS = list(SCHEDULER.complete_transitions)
 
@@ -62,16 +62,41 @@ def test_the_scheduler_starts_with_every_invariant() -> None:
 @pytest.mark.parametrize(
     ("row", "guard", "broken"),
     [
-        ("arrive", 2, "arrive keeps fits_an_empty_pool"),
-        ("admit", 1, "admit keeps running_is_counted"),
-        ("admit", 2, "admit keeps admission_fits"),
-        ("preempt", 4, "preempt keeps preemption_pays"),
+        ("arrive", 2, "arrive keeps tokens_in_order"),
+        ("arrive", 3, "arrive keeps fits_an_empty_pool"),
+        ("admit", 0, "admit keeps hits_counted_on_are_shared"),
+        ("admit", 1, "admit keeps preempting_step_admits_nobody"),
+        ("admit", 2, "admit keeps running_is_counted"),
+        ("admit", 4, "admit keeps admission_fits"),
+        ("admit_chunk", 5, "admit_chunk keeps admission_starts"),
+        ("preempt", 3, "preempt keeps preemption_pays"),
+        ("preempt", 4, "preempt keeps preemption_pays_at_once"),
+        ("propose", 1, "propose keeps tokens_in_order"),
         ("accept", 0, "accept keeps owed_minimum"),
+        ("accept_one", 0, "accept_one keeps owed_minimum"),
         ("grow", 0, "grow keeps free_is_counted"),
+        ("share", 0, "share keeps shared_is_published"),
+        ("share", 4, "share keeps published_is_known"),
+        ("share", 5, "share keeps credit_minimum"),
+        ("publish", 2, "publish keeps published_is_known"),
+        ("publish", 3, "publish keeps published_is_written"),
+        ("publish", 4, "publish keeps published_is_known"),
+        ("publish_early", 3, "publish_early keeps published_is_known"),
+        ("forget", 0, "forget keeps shared_is_published"),
+        ("park_session", 0, "park_session keeps waiting_starts_over"),
+        ("encode", 1, "encode keeps used_slots_are_counted"),
+        ("encode", 3, "encode keeps encoder_free_minimum"),
+        ("unencode", 0, "unencode keeps encoder_budget_is_of_a_step"),
+        ("reuse", 1, "reuse keeps items_are_unique"),
+        ("release", 1, "release keeps released_is_behind"),
+        ("release", 2, "release keeps released_is_behind"),
+        ("evict", 1, "evict keeps used_entries_exist"),
         ("drain", 0, "drain keeps fence_table_minimum"),
         ("drain", 1, "drain keeps touched_is_protected"),
         ("schedule", 3, "schedule keeps budget_left_minimum"),
         ("schedule", 5, "schedule keeps table_covers_tokens"),
+        ("schedule", 6, "schedule keeps deferring_step_has_no_prefill"),
+        ("dispatch", 1, "dispatch keeps hits_counted_on_are_shared"),
     ],
 )
 def test_a_dropped_guard_breaks_an_invariant(row: str, guard: int, broken: str) -> None:
@@ -82,16 +107,59 @@ def test_a_dropped_guard_breaks_an_invariant(row: str, guard: int, broken: str) 
 @pytest.mark.parametrize(
     ("row", "effect", "broken"),
     [
-        ("grow", 2, "grow keeps conservation"),
+        ("grow", 2, "grow keeps published_is_written"),
+        ("grow", 3, "grow keeps conservation"),
+        ("share", 2, "share keeps referenced_is_counted"),
+        ("share", 5, "share keeps entries_are_unique"),
+        ("accept", 3, "accept keeps drafts_are_tried_once"),
+        ("release", 1, "release keeps idle_slots_are_counted"),
+        ("park_session", 7, "park_session keeps released_is_behind"),
         ("drain", 2, "drain keeps references_are_exact"),
         ("preempt", 2, "preempt keeps fenced_is_counted"),
-        ("dispatch", 4, "dispatch keeps closed_step_is_empty"),
+        ("dispatch", 5, "dispatch keeps closed_step_is_empty"),
         ("unschedule", 0, "unschedule keeps budget_is_spent_once"),
     ],
 )
 def test_a_dropped_effect_breaks_an_invariant(row: str, effect: int, broken: str) -> None:
     """Without one of its assignments, a row breaks the invariant that needs it."""
     assert broken in failures_of(without_effect(SCHEDULER, row, effect), SCHEDULER)
+
+
+@pytest.mark.parametrize(
+    ("row", "invariant"),
+    [(row.name, name) for row in SCHEDULER.transitions for name in row.breaks],
+)
+def test_a_row_of_the_reference_differs_where_it_says(row: str, invariant: str) -> None:
+    """A row that lists an invariant breaks it; one that does not list it is refuted by it."""
+    declared = SCHEDULER.complete_transitions[row]
+    (broken,) = [r for r in check_row(SCHEDULER, declared) if r.method is Method.DIFFERENCE]
+
+    assert (broken.name, broken.verdict) == (f"{row} breaks {invariant}", Verdict.PROVED)
+    assert failures_of(evolve(SCHEDULER.transition[row], breaks=()), SCHEDULER) == [
+        f"{row} keeps {invariant}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "kept"),
+    [
+        ("publish_early", "published_is_known"),
+        ("arrive", "fits_an_empty_pool"),
+        ("retire", "references_are_exact"),
+    ],
+)
+def test_a_row_may_not_list_what_it_keeps(row: str, kept: str) -> None:
+    """An invariant that a row keeps, or does not touch at all, is no difference to be listed."""
+    declared = SCHEDULER.transition[row]
+    listing = SCHEDULER.with_transition(evolve(declared, breaks=(*declared.breaks, kept)))
+
+    results = check_row(listing, listing.complete_transitions[row])
+
+    (refuted,) = [result for result in results if result.verdict is not Verdict.PROVED]
+    assert (refuted.name, refuted.method) == (f"{row} breaks {kept}", Method.DIFFERENCE)
+    assert refuted.verdict is Verdict.REFUTED
+    assert refuted.counterexample is not None
+    assert "do not list it in breaks" in refuted.counterexample.explanation
 
 
 def test_a_refuted_row_shows_the_state_it_breaks(lending: Declaration) -> None:

@@ -16,16 +16,26 @@ def failures(declaration: Declaration) -> list[str]:
     return [r.name for r in check_inverses(declaration) if r.verdict is not Verdict.PROVED]
 
 
-def test_unschedule_undoes_schedule_exactly() -> None:
-    """After schedule and unschedule, every variable that either writes is what it was."""
+@pytest.mark.rule("4")
+def test_what_a_victim_got_in_a_step_is_undone_exactly() -> None:
+    """After a row and the one that undoes it, every variable that either writes is what it was."""
     results = check_inverses(SCHEDULER)
 
     assert failures(SCHEDULER) == []
-    assert [item.name for item in results] == [
+    assert {item.name for item in results} == {
         "unschedule can follow schedule",
         "unschedule restores scheduled",
         "unschedule restores budget_left",
-    ]
+        "unencode can follow encode",
+        "unencode restores items_held",
+        "unencode restores item_table",
+        "unencode restores size",
+        "unencode restores users",
+        "unencode restores encoder_free",
+        "unencode restores encoder_used",
+        "unencode restores encoder_budget_left",
+    }
+    assert len(results) == 11
     assert {(item.method, item.property) for item in results} == {(Method.INVERSE, "N3")}
 
 
@@ -37,15 +47,22 @@ def test_a_changed_state_is_restored_too(lending: Declaration) -> None:
     assert "give restores state" in names
 
 
-@pytest.mark.parametrize(("effect", "variable"), [(0, "budget_left"), (1, "scheduled")])
-def test_a_forgotten_effect_is_found(effect: int, variable: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        (name, assignment.cell.variable)  # type: ignore[attr-defined]
+        for name in ("unschedule", "unencode")
+        for assignment in SCHEDULER.transition[name].effect
+    ],
+)
+def test_a_forgotten_effect_is_found(name: str, variable: str) -> None:
     """An undoing row that leaves a variable as the first row made it is refuted."""
-    row = SCHEDULER.transition["unschedule"]
-    kept = row.effect[:effect] + row.effect[effect + 1 :]
+    row = SCHEDULER.transition[name]
+    kept = tuple(a for a in row.effect if getattr(a.cell, "variable", "") != variable)
 
     mutant = SCHEDULER.with_transition(evolve(row, effect=kept))
 
-    assert failures(mutant) == [f"unschedule restores {variable}"]
+    assert failures(mutant) == [f"{name} restores {variable}"]
 
 
 def test_an_effect_on_every_other_instance_is_found(lending: Declaration) -> None:

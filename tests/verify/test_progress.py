@@ -35,7 +35,10 @@ def test_the_scheduler_never_gets_stuck() -> None:
     results = check_progress(SCHEDULER)
 
     assert {item.verdict for item in results} == {Verdict.PROVED}
-    assert [item.method for item in results] == [Method.SATISFIABLE, Method.PROGRESS] * 3
+    assert [item.method for item in results] == [Method.SATISFIABLE, Method.PROGRESS] * len(
+        SCHEDULER.progress
+    )
+    assert len(results) >= 12
 
 
 @pytest.mark.parametrize(
@@ -109,4 +112,4 @@ def test_totals_have_witnesses() -> None:
     roles = [witness.role for total, witness in stuck.witnesses.items() if "block_table[•" in total]
     assert "all block [references[•] >= 1] []" in stuck.witnesses
     assert roles.count("request") == 2
-    assert sum(map(len, stuck.instances.values())) < 20
+    assert sum(map(len, stuck.instances.values())) < 30

@@ -122,12 +122,14 @@ def test_a_check_yields_what_its_line_in_the_table_says(item: Check) -> None:
     assert item.names_rows or not any(result.row for result in found)
 
 
-def test_a_row_yields_what_its_words_say() -> None:
+@pytest.mark.parametrize("name", ["grow", "publish_early"])
+def test_a_row_yields_what_its_words_say(name: str) -> None:
     """Each field of the results of a row is among the words by which its task can be found."""
-    (grow,) = (item for item in tasks(SCHEDULER) if item.label == "grow")
+    (row,) = (item for item in tasks(SCHEDULER) if item.label == name)
 
-    for result in grow.call():
-        assert {result.name, result.property, result.row, result.method} <= set(grow.words)
+    for result in row.call():
+        assert {result.name, result.property, result.row, result.method} <= set(row.words)
+        assert result.method in row.methods
 
 
 @pytest.mark.parametrize(
@@ -161,6 +163,7 @@ def test_a_pattern_chooses_by_any_field(pattern: str, found: bool) -> None:
     [
         ("witness", {"witnesses"}),
         ("lemma", {"lemmas"}),
+        ("difference", {"arrive_unchecked", "admit_chunk", "publish_early"}),
         ("preempt", {"preempt", "measures", "inverses", "translation"}),
     ],
 )

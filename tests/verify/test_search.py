@@ -35,12 +35,30 @@ def calls(text: str) -> list[str]:
 
 
 FAULTS = [
-    (without_guard("grow", 0), "free_is_counted", "grow", ["arrive", "admit", "grow", "grow"]),
+    (
+        without_guard("grow", 0),
+        "free_is_counted",
+        "grow",
+        ["arrive", "begin", "admit", "grow", "grow"],
+    ),
     (
         without_effect("drain", "free"),
         "conservation",
         "drain",
-        ["arrive", "admit", "grow", "abort", "drain"],
+        ["arrive", "begin", "admit", "grow", "abort", "drain"],
+    ),
+    # These need encoder slots, and draft tokens.
+    (
+        without_guard("reuse", 1),
+        "items_are_unique",
+        "reuse",
+        ["arrive", "begin", "admit", "encode", "reuse"],
+    ),
+    (
+        without_effect("accept", "drafts"),
+        "drafts_are_tried_once",
+        "accept",
+        ["arrive", "begin", "admit", "propose", "grow", "schedule", "dispatch", "accept"],
     ),
     # Only a number that the row should refuse shows this one.
     (without_guard("arrive", 0), "request_has_a_prompt", "arrive", ["arrive"]),
@@ -49,7 +67,7 @@ FAULTS = [
         without_guard("preempt", 3),
         "preemption_pays",
         "preempt",
-        ["arrive", "arrive", "admit", "admit", "grow", "preempt"],
+        ["arrive", "arrive", "begin", "admit", "admit", "grow", "preempt"],
     ),
 ]
 
@@ -82,7 +100,7 @@ def test_program_fails_at_its_last_line(
 
 def test_program_has_numbers_and_flags_by_name() -> None:
     """A program reads well: short lines, instances by position, the rest by name."""
-    steps = (("arrive", (0, 1, 1)), ("preempt", (1, 0, 2, 0)), ("accept", (0, 1)))
+    steps = (("arrive", (0, 1, 1, 3)), ("preempt", (1, 0, 2, 0)), ("accept", (0, 2, 1)))
     constants = {"BLOCK_SIZE": 1, "TOTAL_BLOCKS": 2, "TOKEN_BUDGET": 2, "MAX_RUNNING": 2}
     text = program(Run(SCHEDULER, constants, {"request": 2, "fence": 2}, steps))
     assert text.splitlines() == [
@@ -92,9 +110,9 @@ def test_program_has_numbers_and_flags_by_name() -> None:
         "constants = dict(BLOCK_SIZE=1, TOTAL_BLOCKS=2, TOKEN_BUDGET=2, MAX_RUNNING=2)",
         "instances = dict(request=2, fence=2)",
         "run = Simulator(SCHEDULER, constants, instances)",
-        "run.arrive(0, prompt=1, max_tokens=1)",
+        "run.arrive(0, prompt=1, max_tokens=1, most=3)",
         "run.preempt(1, 0, wanted=2, e=0)",
-        "run.accept(0, stop=True)",
+        "run.accept(0, count=2, stop=True)",
     ]
 
 
@@ -120,13 +138,15 @@ def test_search_gives_up_when_its_time_is_over() -> None:
 
 def test_states_that_differ_in_names_are_one() -> None:
     """Requests, blocks and fences can change names without making a new state."""
-    constants = {"BLOCK_SIZE": 1, "TOTAL_BLOCKS": 3, "TOKEN_BUDGET": 2, "MAX_RUNNING": 2}
+    least = {constant.name: constant.minimum for constant in SCHEDULER.constants}
+    constants = {**least, "TOTAL_BLOCKS": 3, "TOKEN_BUDGET": 2, "MAX_RUNNING": 2}
     states = []
     for owner, other, block_id in ((0, 1, 1), (1, 0, 3), (1, 0, 2)):
         run = Simulator(SCHEDULER, constants, {"request": 2, "fence": 2})
-        run.arrive(owner, prompt=2, max_tokens=1)
-        run.arrive(other, prompt=1, max_tokens=1)
-        run.admit(owner)
+        run.arrive(owner, prompt=2, max_tokens=1, most=2)
+        run.arrive(other, prompt=1, max_tokens=1, most=1)
+        run.begin(throttled=False)
+        run.admit(owner, shared=0)
         run.grow(owner, block_id)
         states.append(run.snapshot())
     canonical = up_to_renaming(SCHEDULER, run.layout)

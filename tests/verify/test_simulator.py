@@ -9,7 +9,17 @@ from kvproof.spec.statuses import RUNNING, WAITING
 from kvproof.spec.variables import block_table, free, held, known, queued, status, until
 from kvproof.verify.simulator import Refused, Simulator
 
-SMALL = {"BLOCK_SIZE": 2, "TOTAL_BLOCKS": 3, "TOKEN_BUDGET": 4, "MAX_RUNNING": 2}
+SMALL = {
+    "BLOCK_SIZE": 2,
+    "TOTAL_BLOCKS": 3,
+    "TOKEN_BUDGET": 4,
+    "MAX_RUNNING": 2,
+    "WATERMARK": 0,
+    "MAX_DRAFTS": 2,
+    "LOOKAHEAD": 0,
+    "ENCODER_SLOTS": 3,
+    "ENCODER_BUDGET": 2,
+}
 
 first = request.index("0")
 second = request.index("1")
@@ -25,10 +35,10 @@ def new_run() -> Simulator:
 def run_with_a_table() -> Simulator:
     """Return a run in which request 0 holds blocks 1 and 3, request 1 waits, and a step is open."""
     run = new_run()
-    run.arrive(0, prompt=3, max_tokens=2)
-    run.arrive(1, prompt=1, max_tokens=1)
-    run.begin()
-    run.admit(0)
+    run.arrive(0, prompt=3, max_tokens=2, most=4)
+    run.arrive(1, prompt=1, max_tokens=1, most=1)
+    run.begin(throttled=False)
+    run.admit(0, shared=0)
     run.grow(0, 1)
     run.grow(0, 3)
     return run
@@ -65,7 +75,7 @@ def test_refusal_shows_members_by_name_and_sums_by_their_terms() -> None:
     """A refusal shows a state as RUNNING, and for a sum every cell that is added."""
     run = run_with_a_table()
     with pytest.raises(Refused, match=r"status\[0\] = RUNNING"):
-        run.admit(0)
+        run.admit(0, shared=0)
     run.schedule(0, tokens=3)
     run.dispatch()
     with pytest.raises(Refused, match=r"owed\[0\] = 1, owed\[1\] = 0"):
@@ -84,7 +94,7 @@ def test_effects_are_simultaneous() -> None:
 def test_row_over_every_instance_reaches_all_of_them() -> None:
     """Dispatching a step counts the tokens of each request in it, and of no other."""
     run = run_with_a_table()
-    run.admit(1)
+    run.admit(1, shared=0)
     run.grow(1, 2)
     run.schedule(0, tokens=2)
     run.schedule(1, tokens=1)
@@ -95,10 +105,11 @@ def test_row_over_every_instance_reaches_all_of_them() -> None:
 
 
 def test_ghosts_are_simulated() -> None:
-    """What only the proofs know is kept too: the frame that touched a block."""
+    """What only the proofs know is kept too: where a block was put, and who touched it when."""
     run = run_with_a_table()
     run.schedule(0, tokens=1)
     run.dispatch()
+    assert [run.value("place", 0, block_id) for block_id in (1, 3)] == [0, 1]
     assert [run.value("touched", 0, block_id) for block_id in (1, 2, 3)] == [1, 0, 1]
     assert run.value("touched", 1, 1) == 0
 
@@ -124,8 +135,8 @@ def test_witness_has_the_values_computed_by_hand() -> None:
 def test_arguments_are_given_by_position_or_by_name() -> None:
     """A call by position and a call by name lead to the same state."""
     by_position, by_name = new_run(), new_run()
-    by_position.arrive(1, 3, 2)
-    by_name.arrive(max_tokens=2, prompt=3, r=1)
+    by_position.arrive(1, 3, 2, 4)
+    by_name.arrive(most=4, max_tokens=2, prompt=3, r=1)
     assert by_position.snapshot() == by_name.snapshot() != new_run().snapshot()
 
 
@@ -145,7 +156,7 @@ def test_a_state_can_be_kept_and_hashed() -> None:
         ("grow", (0, 0), ValueError, "there is no block 0; they go from 1 to 3"),
         ("grow", (2, 1), ValueError, "there is no request 2; they go from 0 to 1"),
         ("grow", (0,), TypeError, "grow takes r, b"),
-        ("shrink", (0, 1), ValueError, "'shrink' is no row; the rows are arrive, admit"),
+        ("shrink", (0, 1), ValueError, "'shrink' is no row; the rows are arrive, arrive_u"),
     ],
 )
 def test_wrong_call_is_no_refusal(
@@ -173,13 +184,14 @@ def test_constants_are_checked() -> None:
 def test_enabled_lists_the_arguments_that_are_allowed() -> None:
     """Every choice of instances and flags is tried, and numbers from the given domain."""
     run = run_with_a_table()
-    assert list(run.enabled("admit")) == [(1,)]
+    assert list(run.enabled("admit", numbers=(-1, 0, 1))) == [(1, 0), (1, 1)]
     assert list(run.enabled("schedule")) == [(0, 1), (0, 2), (0, 3)]
     assert list(run.enabled("schedule", numbers=(2, 9))) == [(0, 2)]
     assert list(run.enabled("drain")) == []
     run.schedule(0, tokens=3)
     run.dispatch()
-    assert list(run.enabled("accept")) == [(0, False), (0, True)]
+    assert list(run.enabled("accept")) == [(0, 1, False), (0, 1, True)]
+    assert list(run.enabled("accept_one")) == [(0, False), (0, True)]
 
 
 def test_violations_name_the_invariants_that_are_false() -> None:
@@ -216,6 +228,9 @@ def test_step_violations_compare_two_states() -> None:
         (any_of(status[second] == RUNNING, no(queued[block.index("3")])), True),
         (queued[block.index("1")] == (free[pool] == 0), True),
         (count_if(until[fence.index("1")] < 0) >= 1, False),
+        (block_table.stands_at(first, 1, block.index("3")), True),
+        (block_table.stands_at(first, 0, block.index("3")), False),
+        (block_table.stands_at(second, 0, block.index("1")), False),
         (all_of(), True),
         (any_of(), False),
     ],
@@ -232,6 +247,7 @@ def test_role_without_a_number_has_one_instance() -> None:
         "request": range(1),
         "block": range(1, 4),
         "fence": range(1),
+        "item": range(1),
         pool.name: range(1),
         step.name: range(1),
     }

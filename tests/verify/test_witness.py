@@ -44,7 +44,7 @@ def test_refused_step_is_named() -> None:
     assert fault.row == "admit"
     assert fault.explanation.startswith("step 31 of a_preempted_request_is_admitted_again: ")
     assert "status[r] == WAITING is false; status[1] = PREEMPTED" in fault.explanation
-    assert fault.program.endswith("run.admit(1)\n")
+    assert fault.program.endswith("run.admit(1, shared=0)\n")
 
 
 def test_broken_invariant_is_named() -> None:
@@ -77,7 +77,7 @@ def test_wrong_end_shows_what_there_was() -> None:
 
 def test_wrong_number_of_arguments_is_reported() -> None:
     """A step that gives a row too few arguments is refuted with what the row takes."""
-    witness = evolve(SCHEDULER.witnesses[0], steps=(("arrive", 0, 2, 1), ("grow", 0)))
+    witness = evolve(SCHEDULER.witnesses[0], steps=(("arrive", 0, 2, 1, 2), ("grow", 0)))
     found = faults(evolve(SCHEDULER, witnesses=(witness,), checked=False))
     assert "grow takes r, b" in found[witness.name].explanation
 
@@ -85,6 +85,19 @@ def test_wrong_number_of_arguments_is_reported() -> None:
 def test_instances_are_as_many_as_are_mentioned() -> None:
     """A witness has room for the highest instance that a step or its end speaks of."""
     witness = evolve(SCHEDULER.witnesses[0], steps=(("finish_length", 2, 1),), ends=None)
-    assert instances_of(SCHEDULER, witness) == {"request": 3, "fence": 2}
-    at_end = evolve(witness, steps=(("begin",),), ends=SCHEDULER.state[first] == RUNNING)
-    assert instances_of(SCHEDULER, at_end) == {"request": 1, "fence": 1}
+    assert instances_of(SCHEDULER, witness) == {"request": 3, "fence": 2, "item": 1}
+    at_end = evolve(
+        witness, steps=(("begin", False), ("evict", 4)), ends=SCHEDULER.state[first] == RUNNING
+    )
+    assert instances_of(SCHEDULER, at_end) == {"request": 1, "fence": 1, "item": 5}
+
+
+def test_only_an_unsafe_run_may_break_an_invariant() -> None:
+    """A run of the reference's own rows breaks what they say, so it is refuted unless unsafe."""
+    (reference,) = [witness for witness in SCHEDULER.witnesses if witness.unsafe]
+
+    safe = evolve(SCHEDULER, witnesses=(evolve(reference, unsafe=False),), checked=False)
+
+    explanation = faults(safe)[reference.name].explanation
+    assert explanation.startswith("step 1, arrive_unchecked, breaks fits_an_empty_pool: ")
+    assert faults(evolve(SCHEDULER, witnesses=(reference,), checked=False)) == {}

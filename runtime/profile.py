@@ -1,0 +1,48 @@
+"""The rules in which kvproof differs from vLLM 0.25.1, each with the report that shows why."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from attrs import frozen
+
+
+@frozen(kw_only=True)
+class Profile:
+    """Which rules a scheduler follows; the default is safe, and is what is proved.
+
+    Attributes:
+        publishes_at_allocation: a block's hash is published when the block is allocated, before
+            its content is written; a victim of the same step can come back to blocks that nobody
+            wrote, and samples wrong tokens (vllm#43569, vllm#57580). Safe: published once a
+            dispatched step is certain to have written it.
+        accepts_what_never_fits: a request larger than the pool waits for ever and blocks all
+            behind it (vllm#39734, vllm#35541). Safe: refused at its arrival.
+        drafts_beyond_limit: draft tokens are scheduled past the last token that the request may
+            sample, so that a request can need more blocks than the pool has. Safe: cut.
+        skips_after_early_victim: a victim that the pass had passed over moves the pass on by one
+            request. Safe: nobody is passed over.
+
+    """
+
+    name: str = "safe"
+    publishes_at_allocation: bool = False
+    accepts_what_never_fits: bool = False
+    drafts_beyond_limit: bool = False
+    skips_after_early_victim: bool = False
+
+    @classmethod
+    def safe(cls) -> Self:
+        """Return the default: every rule as it is proved."""
+        return cls()
+
+    @classmethod
+    def vllm_0_25_1(cls) -> Self:
+        """Return the rules of vLLM 0.25.1, decision for decision."""
+        return cls(
+            name="vllm-0.25.1",
+            publishes_at_allocation=True,
+            accepts_what_never_fits=True,
+            drafts_beyond_limit=True,
+            skips_after_early_victim=True,
+        )

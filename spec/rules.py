@@ -1,0 +1,263 @@
+"""What the reference does, in sixteen items, and which rows and claims of the declaration say it.
+
+The reference is the scheduler of vLLM 0.25.1. Public reports are in `reports.py`; which tests
+show a rule is said by the tests, with `@pytest.mark.rule(...)`.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+LATER = "Comes with remote loads"
+
+
+@frozen
+class Rule:
+    """One thing that the reference does, or that a report teaches; `claims` are named laws.
+
+    Attributes:
+        name: the number of the item, or the report as the rows cite it.
+        sentence: what the rule is.
+        rows: transitions that do it.
+        claims: invariants, measures and progress that state it.
+        note: what is kept elsewhere; only `LATER` excuses a rule that nothing keeps yet.
+
+    """
+
+    name: str
+    sentence: str
+    rows: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()
+    note: str = ""
+
+
+ITEMS = (
+    Rule(
+        "1",
+        "Preemption takes a running request out of the running, gives back its blocks and its"
+        " encoder entries, and resets what belongs to the attempt; it waits at the front.",
+        rows=("preempt", "let_go"),
+        claims=(
+            "legal_edges",
+            "only_running_holds",
+            "only_running_uses_entries",
+            "waiting_starts_over",
+            "waiting_is_incomplete",
+            "preemption_is_counted",
+            "running_is_counted",
+            "waiting_is_counted",
+            "requests_running",
+            "requests_waiting",
+        ),
+        note="The place in the queue is the runtime's",
+    ),
+    Rule(
+        "2",
+        "While a running request lacks blocks, one victim after another is preempted, until it"
+        " fits or is the victim itself.",
+        rows=("preempt", "grow"),
+        claims=(
+            "preemption_is_needed",
+            "preemption_pays",
+            "preemption_pays_at_once",
+            "fresh_step_does_something",
+        ),
+    ),
+    Rule(
+        "3",
+        "The victim is the last that was admitted or, by priority, the one with the largest"
+        " priority and arrival.",
+        rows=("preempt",),
+        note="The choice is the runtime's or a policy's, and the row accepts no harmful one",
+    ),
+    Rule(
+        "4",
+        "A victim that the open step has scheduled leaves nothing in it: tokens, blocks, drafts,"
+        " encoder inputs and both budgets go back.",
+        rows=("unschedule", "unencode", "preempt"),
+        claims=(
+            "budget_is_spent_once",
+            "only_running_is_scheduled",
+            "requests_in_step",
+            "budget",
+            "encoder_budget",
+        ),
+        note="The place of the scan is the runtime's",
+    ),
+    Rule(
+        "5",
+        "A step that has preempted admits nobody.",
+        rows=("admit", "admit_chunk"),
+        claims=("preempting_step_admits_nobody",),
+    ),
+    Rule(
+        "6",
+        "A freed block keeps its hash until it is taken again and can be hit; at least one token"
+        " is computed anew, and a hit that idles counts as needed.",
+        rows=("share", "publish", "publish_early", "forget", "grow", "admit"),
+        claims=(
+            "shared_is_published",
+            "published_is_known",
+            "published_is_written",
+            "content_is_stable",
+            "writer_is_alone",
+            "published_blocks",
+            "hits_counted_on_are_shared",
+            "admission_fits",
+        ),
+    ),
+    Rule(
+        "7",
+        "The last block of a table is freed first, so that a chain is evicted from its end.",
+        rows=("drain",),
+        claims=("fenced_is_counted", "fenced_blocks"),
+        note="The order of the free queue is the runtime's",
+    ),
+    Rule(
+        "8",
+        "A throttled step leaves prefills for later, unless nobody decodes or the last step that"
+        " was not throttled left a backlog.",
+        rows=("begin", "schedule", "dispatch"),
+        claims=(
+            "deferring_step_has_no_prefill",
+            "deferring_step_has_a_decode",
+            "deferring_step_serves_decodes",
+        ),
+    ),
+    Rule(
+        "9",
+        "A remote load parks its request with its blocks until the end signal, once, and is"
+        " admitted only beside what prefills in flight still need.",
+        note=LATER,
+    ),
+    Rule(
+        "10",
+        "With several steps in flight, blocks return when the last step that may touch them has"
+        " been processed.",
+        note=LATER,
+    ),
+    Rule(
+        "11",
+        "With several steps in flight, samples of an older attempt are dropped, as many as are"
+        " owed.",
+        note=LATER,
+    ),
+    Rule(
+        "12",
+        "Prompts are computed in chunks, within the budget of tokens, the running requests, the"
+        " model's length, the watermark and the check that the whole sequence fits.",
+        rows=(
+            "arrive",
+            "arrive_unchecked",
+            "admit",
+            "admit_chunk",
+            "grow",
+            "begin",
+            "schedule",
+            "dispatch",
+            "process",
+        ),
+        claims=(
+            "request_has_a_prompt",
+            "tokens_in_order",
+            "fits_an_empty_pool",
+            "admission_fits",
+            "admission_starts",
+            "table_covers_tokens",
+            "table_is_no_longer_than_needed",
+            "running_is_counted",
+            "conservation",
+            "free_is_counted",
+            "referenced_is_counted",
+            "free_blocks",
+            "budget_is_spent_once",
+            "closed_step_is_empty",
+            "open_steps",
+            "frames_in_flight",
+            "frames_in_flight_count",
+            "closed_step_moves_on",
+        ),
+    ),
+    Rule(
+        "13",
+        "Draft tokens are tried with the next token, in slots kept for them; a rejected one is"
+        " computed no more.",
+        rows=("propose", "schedule", "accept", "accept_one"),
+        claims=(
+            "drafts_are_tried_once",
+            "sample_owed_when_computed",
+            "tokens_in_order",
+            "tokens_to_sample",
+        ),
+    ),
+    Rule(
+        "14",
+        "Encoder entries take slots and a budget of the step, are shared, and are released when"
+        " their tokens are computed; a refused admission takes none.",
+        rows=("encode", "unencode", "reuse", "release", "let_go", "evict"),
+        claims=(
+            "encoder_slots_are_conserved",
+            "used_slots_are_counted",
+            "idle_slots_are_counted",
+            "users_are_exact",
+            "items_are_counted",
+            "items_are_unique",
+            "used_entries_exist",
+            "only_running_uses_entries",
+            "released_is_behind",
+            "encoder_budget_is_kept",
+            "encoder_budget_is_of_a_step",
+            "encoder_budget",
+            "entries_in_use",
+            "idle_slots",
+            "entries_can_be_let_go",
+        ),
+    ),
+    Rule(
+        "15",
+        "A request is aborted or finished in any state, parked ones too, once, and its blocks"
+        " come back exactly once.",
+        rows=(
+            "abort",
+            "finish_stopped",
+            "finish_length",
+            "discard",
+            "drain",
+            "retire",
+            "await_grammar",
+            "grammar_ready",
+            "park_session",
+            "continue_session",
+        ),
+        claims=(
+            "finished_absorbs",
+            "requests_to_end",
+            "absent_is_blank",
+            "complete_has_its_table",
+            "finished_for_a_reason",
+            "finishes_with_its_table",
+            "finished_is_owed_at_most_one",
+            "owed_means_in_flight",
+            "samples_owed",
+            "frames_are_numbered",
+            "fences_are_numbered",
+            "frame_touches_its_tables",
+            "touched_is_protected",
+            "quiet_before_reuse",
+            "queued_means_unreferenced",
+            "references_are_exact",
+            "held_is_counted",
+            "entries_are_unique",
+            "parked_occupies_nothing",
+            "parked_request_has_an_exit",
+            "finished_request_leaves",
+        ),
+    ),
+    Rule(
+        "16",
+        "Statistics of the prefix cache tell requests that had been preempted from fresh ones.",
+        rows=("preempt",),
+        claims=("preemption_is_counted",),
+        note="The statistics are the runtime's",
+    ),
+)

@@ -1,0 +1,178 @@
+"""Profiles: each rule in which kvproof differs from vLLM 0.25.1, and the difference it makes.
+
+One test a rule, with that rule alone changed; the last tests hold the class to its documentation.
+"""
+
+import re
+from typing import Any
+
+import attrs
+import pytest
+from attrs import evolve
+
+from kvproof.runtime import Request, RequestRefused, Scheduler, SchedulerConfig, StepOutput
+from kvproof.runtime.profile import Profile
+
+RULES = [field.name for field in attrs.fields(Profile) if field.name != "name"]
+TOKEN = 7
+
+
+def scheduler(rules: dict[str, Any] | Profile, num_blocks: int, **limits: Any) -> Scheduler:
+    """Return a scheduler with blocks of four tokens, safe but for some rules."""
+    profile = rules if isinstance(rules, Profile) else evolve(Profile(), **rules)
+    sizes = {"block_size": 4, "max_model_len": 4 * (num_blocks - 1)} | limits
+    return Scheduler(SchedulerConfig(num_blocks=num_blocks, profile=profile, **sizes))
+
+
+def request(name: str, prompt: int, max_tokens: int = 4, priority: int = 0) -> Request:
+    """Return a request whose prompt is like nobody else's."""
+    tokens = [100 * ord(name[0]) + place for place in range(prompt)]
+    return Request(name, tuple(tokens), max_tokens, priority=priority)
+
+
+def step(target: Scheduler, *, throttle: bool = False) -> StepOutput:
+    """Do one step in which everybody who samples samples the same token, and no draft is right."""
+    output = target.schedule(throttle)
+    target.update(output, {name: [TOKEN] for name in output.sampled_req_ids})
+    return output
+
+
+# --- The rules, one by one ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("early", "hits"), [(True, 20), (False, 16)])
+@pytest.mark.rule("6", "vllm#43569")
+def test_publishes_at_allocation(early: bool, hits: int) -> None:
+    """A victim of the step that gave it blocks comes back to them, unwritten (vllm#43569, #57580).
+
+    What its tokens become is shown in test_publication.py.
+    """
+    target = scheduler(
+        {"publishes_at_allocation": early},
+        num_blocks=9,
+        policy="priority",
+        enable_prefix_caching=True,
+        long_prefill_token_threshold=8,
+    )
+    target.add_request(request("A", 26, priority=10))
+    step(target)
+    target.add_request(request("B", 8, max_tokens=3))
+    while not (output := step(target)).resumed_req_ids:
+        pass
+
+    assert output.req_ids == ["A"]
+    assert output.computed.tolist() == [hits]
+
+
+@pytest.mark.rule("vllm#39734")
+def test_accepts_what_never_fits() -> None:
+    """A request larger than the pool is refused, or blocks all behind it (vllm#39734, #35541)."""
+    endless = scheduler({"accepts_what_never_fits": True}, num_blocks=5, max_model_len=64)
+    endless.add_request(request("A", 30))
+    endless.add_request(request("B", 3))
+
+    assert all(step(endless).num_requests == 0 for _ in range(20))
+    assert endless.waiting_request_ids() == ["A", "B"]
+
+    safe = scheduler({}, num_blocks=5, max_model_len=64)
+    with pytest.raises(RequestRefused, match="33 tokens need 9 blocks of 4, but the pool has 4"):
+        safe.add_request(request("A", 30))
+    safe.add_request(request("B", 3))
+
+    assert step(safe).req_ids == ["B"]
+
+
+@pytest.mark.parametrize(("beyond", "tokens"), [(True, 4), (False, 2)])
+@pytest.mark.rule("13")
+def test_drafts_beyond_limit(beyond: bool, tokens: int) -> None:
+    """With two tokens to go, three drafts are tried, or only the one that could be accepted."""
+    target = scheduler({"drafts_beyond_limit": beyond}, num_blocks=9, num_speculative_tokens=3)
+    target.add_request(request("A", 5, max_tokens=3))
+    step(target)
+    target.update_draft_tokens({"A": [1, 2, 3]})
+
+    assert target.schedule().num_scheduled_tokens == {"A": tokens}
+
+
+@pytest.mark.parametrize("profile", [Profile.vllm_0_25_1(), Profile()], ids=lambda p: p.name)
+def test_drafts_beyond_limit_take_more_than_the_pool(profile: Profile) -> None:
+    """A request that fits the pool preempts itself for drafts that it cannot use, or does not."""
+    target = scheduler(profile, num_blocks=3, max_model_len=64, num_speculative_tokens=3)
+    target.add_request(request("A", 5, max_tokens=3))
+    step(target)
+    target.update_draft_tokens({"A": [1, 2, 3]})
+
+    preempted = step(target).preempted_req_ids
+
+    assert preempted == ({"A"} if profile.drafts_beyond_limit else set())
+
+
+@pytest.mark.parametrize(("skips", "served"), [(True, ["B"]), (False, ["B", "C"])])
+@pytest.mark.rule("4")
+def test_skips_after_early_victim(skips: bool, served: list[str]) -> None:
+    """When a throttled prefill in front becomes the victim, the next decode loses its turn, or not.
+
+    A's prefill is throttled and so passed over; B's decode needs a block and takes A's; A leaves
+    the list, so that everybody moves up by one, and C stands where the pass has just been.
+    """
+    target = scheduler(
+        {"skips_after_early_victim": skips},
+        num_blocks=5,
+        max_model_len=32,
+        policy="priority",
+        long_prefill_token_threshold=4,
+    )
+    target.add_request(request("A", 16, max_tokens=1, priority=9))
+    step(target)
+    target.add_request(request("B", 4))
+    target.add_request(request("C", 4))
+    step(target)
+    assert target.running_request_ids() == ["A", "B", "C"]
+
+    output = step(target, throttle=True)
+
+    assert output.preempted_req_ids == {"A"}
+    assert output.req_ids == served
+
+
+# --- The class and its documentation --------------------------------------------------------------
+
+
+def documented() -> dict[str, str]:
+    """Return what the docstring of the class says about each attribute."""
+    text = (Profile.__doc__ or "").partition("Attributes:")[2]
+    entries = re.findall(r"^ {8}(\w+): (.*?)(?=^ {8}\w|\Z)", text, re.MULTILINE | re.DOTALL)
+    return {name: " ".join(words.split()) for name, words in entries}
+
+
+def test_every_rule_is_documented() -> None:
+    """The documentation names exactly the rules that there are, in their order."""
+    assert list(documented()) == RULES
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_says_why_and_what_is_safe(rule: str) -> None:
+    """Each rule cites a report or says what goes wrong, and ends with what is done instead."""
+    trouble, safe = documented()[rule].split(" Safe: ")
+
+    assert re.search(r"\(vllm#\d+", trouble) or len(trouble.split()) > 8
+    assert safe.endswith(".")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_a_test(rule: str) -> None:
+    """Each rule has a test of its name here, which cites the reports that the rule cites."""
+    test = globals()[f"test_{rule}"]
+
+    for report in re.findall(r"#\d+", documented()[rule]):
+        assert report in (test.__doc__ or "")
+
+
+def test_vllm_has_every_rule_and_safe_has_none() -> None:
+    """The two profiles are the two ends: all rules as vLLM 0.25.1 has them, or none."""
+    vllm, safe = Profile.vllm_0_25_1(), Profile.safe()
+
+    assert [getattr(vllm, rule) for rule in RULES] == [True] * len(RULES)
+    assert [getattr(safe, rule) for rule in RULES] == [False] * len(RULES)
+    assert (vllm.name, safe.name) == ("vllm-0.25.1", "safe")
+    assert SchedulerConfig(num_blocks=2).profile == safe

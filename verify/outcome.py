@@ -1,0 +1,161 @@
+"""Outcomes: a recorded workload under other rules, where steps differ but ends must not.
+
+A profile that decides differently takes other steps, so nothing is compared step by step. What is
+asked instead: everybody ends, every block comes back, and a request that nobody aborted brings the
+tokens that were recorded. For that, samples depend on the request and the position alone: they are
+the recorded ones, then any that is no stop token. Under the safe profile every invariant is checked
+after each call; the other profiles are there to break some.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+from attrs import define, field
+
+from kvproof.runtime import RequestRefused, StepOutput
+from kvproof.runtime.profile import Profile
+from kvproof.verify.difference import Difference
+from kvproof.verify.recording import Header, Recording
+from kvproof.verify.replay import OTHER_TOKEN, WorkloadRun
+
+Tokens = tuple[int, ...]
+
+
+@define
+class Outcome:
+    """What became of a workload, by request: its tokens, why it ended, why it was refused."""
+
+    tokens: dict[str, Tokens] = field(factory=dict)
+    ended: dict[str, str] = field(factory=dict)
+    refused: dict[str, str] = field(factory=dict)
+
+    def end_of(self, name: str) -> str | None:
+        """Return how a request ended by itself, in words; None if it did not."""
+        if name not in self.ended:
+            return None
+        return f"{self.ended[name]} after {len(self.tokens[name])} tokens"
+
+
+def recorded_outcome(recording: Recording) -> Outcome:
+    """Return what became of the workload when it was recorded."""
+    outcome = Outcome()
+    for step in recording.steps:
+        if step.results is not None:
+            for name, tokens in step.results.tokens_accepted.items():
+                outcome.tokens[name] = outcome.tokens.get(name, ()) + tokens
+            outcome.ended |= step.results.ended
+    return outcome
+
+
+def changed_end(
+    step: int, header: Header, recorded: Outcome, outcome: Outcome
+) -> Difference | None:
+    """Return the first request that has no end, or another than was recorded.
+
+    Requests that were aborted in either run, or refused, may end as they will.
+    """
+    for arrival in header.workload:
+        name = arrival.request.request_id
+        expected, seen = recorded.end_of(name), outcome.end_of(name)
+        if name in outcome.refused or (arrival.is_aborted and None in (expected, seen)):
+            continue
+        if seen is None or expected not in (seen, None):
+            return Difference(step, f"end of {name}", expected or "any end", seen or "(none)")
+        if expected is not None and outcome.tokens[name] != recorded.tokens[name]:
+            return Difference(step, f"tokens of {name}", "as recorded", "others")
+    return None
+
+
+def run_to_end(
+    recording: Recording, profile: Profile, outcome: Outcome
+) -> Iterator[Difference | None]:
+    """Run a recorded workload to its end; yield None after each step that is in order.
+
+    A fault is the last thing that is yielded. `outcome` is filled with what comes of the workload.
+    """
+    debug = profile == Profile.safe()
+    run = WorkloadRun.of(recording.header, profile, debug=debug)
+    return _Drain(recording, run, outcome).steps()
+
+
+@define
+class _Drain:
+    """A run until nobody is left, or until it has taken far longer than when it was recorded."""
+
+    recording: Recording
+    run: WorkloadRun
+    outcome: Outcome
+    recorded: Outcome = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.recorded = recorded_outcome(self.recording)
+
+    def steps(self) -> Iterator[Difference | None]:
+        step, most, header = 0, 10 * len(self.recording.steps) + 100, self.recording.header
+        while self.run.to_come or self.run.scheduler.has_unfinished_requests():
+            step += 1
+            found = self._late(step) if step > most else self._guarded(step)
+            yield found
+            if found is not None:
+                return
+        fault = self._left_over(step) or changed_end(step, header, self.recorded, self.outcome)
+        if fault is not None:
+            yield fault
+
+    def _guarded(self, step: int) -> Difference | None:
+        try:
+            self._step(step)
+        except Exception as error:  # whatever the runtime raises
+            return Difference(step, type(error).__name__, "(none)", str(error))
+        return None
+
+    def _step(self, step: int) -> None:
+        run = self.run
+        self._arrive(step)
+        run.abort_before(step)
+        output = run.scheduler.schedule(self.recording.header.throttles(step))
+        run.abort_during(step)
+        samples = {name: list(self._samples(name, output)) for name in output.sampled_req_ids}
+        for result in run.scheduler.update(output, samples):
+            name = result.request_id
+            self.outcome.tokens[name] = self._brought(name) + result.new_token_ids
+            if result.finish_reason is not None:
+                self.outcome.ended[name] = result.finish_reason.value
+        run.propose_drafts(output)
+
+    def _arrive(self, step: int) -> None:
+        while (arrival := self.run.next_arrival(step)) is not None:
+            try:
+                self.run.scheduler.add_request(arrival.request)
+            except RequestRefused as refusal:
+                self.outcome.refused[arrival.request.request_id] = str(refusal)
+
+    def _brought(self, name: str) -> Tokens:
+        return self.outcome.tokens.get(name, ())
+
+    def _samples(self, name: str, output: StepOutput) -> Iterator[int]:
+        """Yield one token and those of the accepted drafts, which the recorder drew by position."""
+        recorded, start = self.recorded.tokens.get(name, ()), len(self._brought(name))
+        for place in range(start, start + self._count(name, start, output)):
+            yield recorded[place] if place < len(recorded) else OTHER_TOKEN
+
+    def _count(self, name: str, start: int, output: StepOutput) -> int:
+        header, drafts = self.recording.header, output.scheduled_spec_decode_tokens.get(name, ())
+        for accepted in range(len(drafts)):
+            drawn = zlib.crc32(f"{header.seed}:a:{name}:{start + accepted}".encode()) % 10_000
+            if drawn >= 10_000 * header.draft_acceptance:
+                return 1 + accepted
+        return 1 + len(drafts)
+
+    def _late(self, step: int) -> Difference:
+        waiting = self.run.scheduler.waiting_request_ids()
+        running = self.run.scheduler.running_request_ids()
+        recorded = f"everybody ends, as recorded in {len(self.recording.steps)} steps"
+        return Difference(step, "end", recorded, f"running {running}, waiting {waiting}")
+
+    def _left_over(self, step: int) -> Difference | None:
+        usable = self.recording.header.limits.num_usable_blocks
+        free = self.run.scheduler.statistics().num_free_blocks
+        return None if free == usable else Difference(step, "free blocks", f"{usable}", f"{free}")
