@@ -86,7 +86,7 @@ def _small(**more: st.SearchStrategy[Any]) -> st.SearchStrategy[SchedulerConfig]
 _prefixes: dict[str, st.SearchStrategy[Any]] = {"enable_prefix_caching": st.just(True)}
 _drafts: dict[str, st.SearchStrategy[Any]] = {"num_speculative_tokens": st.integers(1, 3)}
 _encoder: dict[str, st.SearchStrategy[Any]] = {
-    "encoder_cache_size": st.sampled_from((4, 3, 7)),
+    "encoder_cache_size": st.sampled_from((4, 3, 3, 7)),
     "max_num_encoder_input_tokens": st.integers(3, 6),
 }
 # Several requests at once, with nothing that the plain scheduler does not model.
@@ -106,7 +106,12 @@ spread = st.builds(
 )
 sharing = _small(**_prefixes, watermark=_watermarks)
 drafting = _small(**_drafts, num_lookahead_tokens=st.sampled_from((0, 0, 1, 2)))
-encoding = _small(**_encoder)
+encoding = _small(  # Items are read piece by piece, and a second one seldom fits beside the first.
+    **_encoder,
+    num_blocks=st.integers(8, 16),
+    block_size=st.integers(2, 3),
+    long_prefill_token_threshold=st.sampled_from((1, 2, 0)),
+)
 everything = _small(**_prefixes, **_drafts, **_encoder)
 # Chunks of whole blocks, and requests that come back at once: what a victim of the same step was to
 # write is looked up before it is evicted.
