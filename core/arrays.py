@@ -6,7 +6,7 @@ Declaration digest: 1626ebaad62077a5
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,10 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Value = TypeVar("Value")
 Column = TypeVar("Column", bound=NDArray[Any])
+
+# Numbers that meet columns: numpy takes an array in half the time of a plain number.
+ZERO: Final = np.array(0)
+ONE: Final = np.array(1)
 
 _FEW = 16  # Up to here a Python set costs less than four numpy calls.
 _last_distinct: list[Integers] = []
@@ -41,6 +45,11 @@ def enlarged(column: Column, fresh: Column) -> Column:
 def everywhere(flags: Flags) -> bool:
     """Return whether all flags are true; counting costs a fraction of `flags.all()`."""
     return int(np.count_nonzero(flags)) == len(flags)
+
+
+def nowhere(column: Integers | Flags) -> bool:
+    """Return whether every value is zero, or false."""
+    return not np.count_nonzero(column)
 
 
 def all_distinct(scratch: Integers, instances: Integers) -> bool:

@@ -6,11 +6,25 @@ Declaration digest: 1626ebaad62077a5
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
-from kvproof.core.arrays import Flags, Integers, all_distinct, everywhere, occurrences
+from kvproof.core.arrays import (
+    ONE,
+    ZERO,
+    Flags,
+    Integers,
+    all_distinct,
+    everywhere,
+    nowhere,
+    occurrences,
+)
 from kvproof.core.state import State
 from kvproof.core.statuses import RUNNING
+
+# As operands of columns; see `kvproof.core.arrays`.
+_RUNNING: Final = np.array(RUNNING)
 
 
 def propose(state: State, r: Integers, draft_count: Integers) -> bool:
@@ -20,17 +34,16 @@ def propose(state: State, r: Integers, draft_count: Integers) -> bool:
 
     Rule: vLLM Scheduler.update_draft_token_ids.
     """
-    request = state.request
+    request, operands = state.request, state.operands
     known = request.known[r]
     accepted = (
-        (request.status[r] == RUNNING)
-        & (draft_count >= 0)
-        & (draft_count <= state.max_drafts)
+        (request.status[r] == _RUNNING)
+        & (draft_count >= ZERO)
+        & (draft_count <= operands.max_drafts)
         & (known + draft_count <= request.ceiling[r])
-        & (request.computed[r] + 1 == known)
-        & (request.scheduled[r] == 0)
+        & (request.computed[r] + ONE == known)
     )
-    if not everywhere(accepted):
+    if not (everywhere(accepted) and nowhere(request.scheduled[r])):
         return False
     request.drafts[r] = draft_count
     return True
@@ -47,13 +60,11 @@ def accept_one(state: State, r: Integers, stop: Flags) -> bool:
     if not all_distinct(state.request.scratch, r):
         return False
     known = request.known[r]
-    accepted = (
-        (request.status[r] == RUNNING) & (request.computed[r] == known) & (request.drafts[r] == 0)
-    )
-    if not everywhere(accepted):
+    accepted = (request.status[r] == _RUNNING) & (request.computed[r] == known)
+    if not (everywhere(accepted) and nowhere(request.drafts[r])):
         return False
-    request.owed[r] -= 1
-    request.known[r] = known + 1
+    request.owed[r] -= ONE
+    request.known[r] = known + ONE
     request.decoding[r] = True
     request.stopped[r] = stop
     return True
@@ -71,17 +82,17 @@ def accept(state: State, r: Integers, count: Integers, stop: Flags) -> bool:
         return False
     known = request.known[r]
     accepted = (
-        (request.status[r] == RUNNING)
-        & (count >= 1)
-        & (count <= request.computed[r] - known + 1)
+        (request.status[r] == _RUNNING)
+        & (count >= ONE)
+        & (count <= request.computed[r] - known + ONE)
         & (known + count <= request.limit[r])
     )
     if not everywhere(accepted):
         return False
-    request.owed[r] -= 1
-    request.computed[r] = known + count - 1
+    request.owed[r] -= ONE
+    request.computed[r] = known + count - ONE
     request.known[r] = known + count
-    request.drafts[r] = 0
+    request.drafts[r] = ZERO
     request.decoding[r] = True
     request.stopped[r] = stop
     return True
@@ -94,25 +105,25 @@ def grow(state: State, r: Integers, b: Integers) -> bool:
 
     Rule: vLLM KVCacheManager.allocate_slots; BlockPool.get_new_blocks.
     """
-    request, block, pool = state.request, state.block, state.pool
+    request, block, pool, operands = state.request, state.block, state.pool, state.operands
     if not all_distinct(state.block.scratch, b):
         return False
     r_rank = occurrences(state.request.scratch, r)
     held = request.held[r] + r_rank
     accepted = (
-        (request.status[r] == RUNNING)
+        (request.status[r] == _RUNNING)
         & block.queued[b]
-        & (held * state.block_size < request.known[r] + request.drafts[r] + state.lookahead)
+        & (held * operands.block_size < request.known[r] + request.drafts[r] + operands.lookahead)
     )
     if not everywhere(accepted):
         return False
     block.queued[b] = False
-    block.references[b] += 1
-    block.content[b] = 0
+    block.references[b] += ONE
+    block.content[b] = ZERO
     pool.free -= len(r)
     pool.referenced += len(r)
     request.block_table.put(r, held, b)
-    request.held[r] = held + 1
+    request.held[r] = held + ONE
     return True
 
 
@@ -123,18 +134,17 @@ def publish(state: State, r: Integers, position: Integers, b: Integers, prefix: 
 
     Rule: vLLM KVCacheManager.cache_blocks; vllm#43569.
     """
-    request, block = state.request, state.block
+    request, block, operands = state.request, state.block, state.operands
     if not all_distinct(state.block.scratch, b):
         return False
-    sum_1 = position + 1
+    sum_1 = position + ONE
     accepted = (
-        (prefix >= 1)
-        & (block.content[b] == 0)
+        (prefix >= ONE)
         & request.block_table.stand_at(r, request.held[r], position, b)
-        & (sum_1 * state.block_size <= request.computed[r])
-        & (sum_1 * state.block_size <= request.known[r])
+        & (sum_1 * operands.block_size <= request.computed[r])
+        & (sum_1 * operands.block_size <= request.known[r])
     )
-    if not everywhere(accepted):
+    if not (everywhere(accepted) and nowhere(block.content[b])):
         return False
     block.content[b] = prefix
     return True
@@ -149,16 +159,15 @@ def publish_early(
 
     Rule: vLLM KVCacheManager.cache_blocks; vllm#43569.
     """
-    request, block = state.request, state.block
+    request, block, operands = state.request, state.block, state.operands
     if not all_distinct(state.block.scratch, b):
         return False
     accepted = (
-        (prefix >= 1)
-        & (block.content[b] == 0)
+        (prefix >= ONE)
         & request.block_table.stand_at(r, request.held[r], position, b)
-        & ((position + 1) * state.block_size <= request.known[r])
+        & ((position + ONE) * operands.block_size <= request.known[r])
     )
-    if not everywhere(accepted):
+    if not (everywhere(accepted) and nowhere(block.content[b])):
         return False
     block.content[b] = prefix
     return True
@@ -174,10 +183,10 @@ def forget(state: State, b: Integers) -> bool:
     block = state.block
     if not all_distinct(state.block.scratch, b):
         return False
-    accepted = block.queued[b] & (block.content[b] >= 1)
+    accepted = block.queued[b] & (block.content[b] >= ONE)
     if not everywhere(accepted):
         return False
-    block.content[b] = 0
+    block.content[b] = ZERO
     return True
 
 
@@ -197,10 +206,10 @@ def drain(state: State, e: int) -> Integers | None:
         return None
     references = block.references[b]
     fence.cells.fenced[e] -= len(b)
-    block.queued[b] = references == 1
-    pool.free += int((references == 1).sum())
-    pool.referenced -= int((references == 1).sum())
-    block.references[b] -= 1
+    block.queued[b] = references == ONE
+    pool.free += int((references == ONE).sum())
+    pool.referenced -= int((references == ONE).sum())
+    block.references[b] -= ONE
     return b
 
 
@@ -211,7 +220,7 @@ def schedule(state: State, r: Integers, tokens: Integers) -> bool:
 
     Rule: vLLM Scheduler.schedule.
     """
-    request, step = state.request, state.step
+    request, step, operands = state.request, state.step, state.operands
     if not all_distinct(state.request.scratch, r):
         return False
     computed = request.computed[r]
@@ -221,17 +230,15 @@ def schedule(state: State, r: Integers, tokens: Integers) -> bool:
     if not (step.is_open and tokens_sum <= step.budget_left):
         return False
     accepted = (
-        (request.status[r] == RUNNING)
-        & (request.scheduled[r] == 0)
-        & (tokens >= 1)
+        (request.status[r] == _RUNNING)
+        & (tokens >= ONE)
         & (sum_1 <= known + request.drafts[r])
-        & (sum_1 + state.lookahead <= request.held[r] * state.block_size)
+        & (sum_1 + operands.lookahead <= request.held[r] * operands.block_size)
         & (known < request.limit[r])
-        & ~request.stopped[r]
     )
     if step.is_deferring:
-        accepted &= request.decoding[r] | (computed + 1 >= known)
-    if not everywhere(accepted):
+        accepted &= request.decoding[r] | (computed + ONE >= known)
+    if not (everywhere(accepted) and nowhere(request.scheduled[r]) and nowhere(request.stopped[r])):
         return False
     request.scheduled[r] = tokens
     step.budget_left -= tokens_sum

@@ -6,6 +6,11 @@ Declaration digest: 1626ebaad62077a5
 
 from __future__ import annotations
 
+from typing import Final
+
+import numpy as np
+
+from kvproof.core.arrays import ONE, ZERO
 from kvproof.core.state import State
 from kvproof.core.statuses import (
     ABSENT,
@@ -18,6 +23,9 @@ from kvproof.core.statuses import (
     WAITING_FOR_GRAMMAR,
     WAITING_FOR_STREAMING,
 )
+
+# As operands of columns; see `kvproof.core.arrays`.
+_RUNNING: Final = np.array(RUNNING)
 
 
 def arrive(state: State, r: int, prompt: int, max_tokens: int, most: int) -> bool:
@@ -632,7 +640,7 @@ def begin(state: State, throttled: bool) -> bool:
     step.is_deferring = bool(
         throttled
         and not step.capacity_bound
-        and ((request.status == RUNNING) & request.decoding).sum() >= 1
+        and ((request.status == _RUNNING) & request.decoding).sum() >= 1
     )
     step.is_open = True
     step.issued += 1
@@ -691,15 +699,15 @@ def dispatch(state: State) -> bool:
     request, pool, step = state.request, state.pool, state.step
     if not (step.is_open and step.credit == 0):
         return False
-    part_1 = not step.is_deferring and step.preempted == 0 and pool.waiting >= 1
-    part_2 = (step.is_deferring or step.preempted >= 1) and step.capacity_bound
-    step.capacity_bound = part_1 or part_2
+    part_1 = request.scheduled >= ONE
+    part_2 = not step.is_deferring and step.preempted == 0 and pool.waiting >= 1
+    part_3 = (step.is_deferring or step.preempted >= 1) and step.capacity_bound
+    step.capacity_bound = part_2 or part_3
     step.is_open = False
-    part_3 = (request.scheduled >= 1) & (request.computed + request.scheduled >= request.known)
-    request.owed += part_3
+    request.owed += part_1 & (request.computed + request.scheduled >= request.known)
     request.computed += request.scheduled
-    request.last_frame[request.scheduled >= 1] = step.issued
-    request.scheduled[:] = 0
+    request.last_frame[part_1] = step.issued
+    request.scheduled[:] = ZERO
     return True
 
 

@@ -53,6 +53,34 @@ class Configuration:
                 raise ValueError(message)
 
 
+class Operands:
+    """The constants as arrays without dimensions, for rows that work on columns."""
+
+    __slots__ = (
+        "block_size",
+        "total_blocks",
+        "token_budget",
+        "max_running",
+        "watermark",
+        "max_drafts",
+        "lookahead",
+        "encoder_slots",
+        "encoder_budget",
+    )
+
+    def __init__(self, configuration: Configuration) -> None:
+        """Make an array of each constant."""
+        self.block_size: Final[Integers] = np.array(configuration.block_size)
+        self.total_blocks: Final[Integers] = np.array(configuration.total_blocks)
+        self.token_budget: Final[Integers] = np.array(configuration.token_budget)
+        self.max_running: Final[Integers] = np.array(configuration.max_running)
+        self.watermark: Final[Integers] = np.array(configuration.watermark)
+        self.max_drafts: Final[Integers] = np.array(configuration.max_drafts)
+        self.lookahead: Final[Integers] = np.array(configuration.lookahead)
+        self.encoder_slots: Final[Integers] = np.array(configuration.encoder_slots)
+        self.encoder_budget: Final[Integers] = np.array(configuration.encoder_budget)
+
+
 class RequestCells:
     """The columns of `RequestColumns`, one plain value at a time."""
 
@@ -381,6 +409,7 @@ class State:
         "encoder_slots",
         "encoder_budget",
         "configuration",
+        "operands",
         "request",
         "block",
         "fence",
@@ -394,6 +423,7 @@ class State:
     ) -> None:
         """Make the initial state, with room for the given numbers of instances."""
         self.configuration = configuration
+        self.operands = Operands(configuration)
         self.block_size: Final = configuration.block_size
         self.total_blocks: Final = configuration.total_blocks
         self.token_budget: Final = configuration.token_budget

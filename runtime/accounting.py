@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kvproof.core import Status, batches, rows
-from kvproof.core.arrays import Flags, Integers
+from kvproof.core.arrays import ONE, Flags, Integers
 from kvproof.runtime import parking
 from kvproof.runtime.books import Books
 from kvproof.runtime.errors import BrokenInvariant, StepOrderError
@@ -20,6 +20,8 @@ from kvproof.runtime.request import FINISH_REASONS, FinishReason
 from kvproof.runtime.samples import Samples
 from kvproof.runtime.step_output import StepOutput
 from kvproof.runtime.step_results import StepResults
+
+_INT64 = np.dtype(np.int64)
 
 Sampled = Mapping[str, int | Sequence[int]] | Sequence[int] | Integers | Any
 
@@ -32,7 +34,7 @@ def sampled_tokens(output: StepOutput, sampled: Sampled) -> Samples:
             they are not whole numbers.
 
     """
-    if isinstance(sampled, Mapping):
+    if not isinstance(sampled, np.ndarray) and isinstance(sampled, Mapping):
         return _by_request_id(output, sampled)
     tokens = _whole_numbers(output, sampled)
     expected = len(output.sampling_places)
@@ -74,6 +76,8 @@ def _as_list(output: StepOutput, tokens: int | Sequence[int]) -> list[int]:
 
 def _whole_numbers(output: StepOutput, sampled: Sequence[int] | Integers | Any) -> Integers:
     tokens = np.asarray(sampled).reshape(-1)
+    if tokens.dtype == _INT64:
+        return tokens
     if tokens.dtype.kind not in "iu" and len(tokens):
         message = (
             f"step {output.step}: saw {tokens.dtype} for sampled tokens; expected whole numbers of"
@@ -130,7 +134,7 @@ def _append(books: Books, sampling: Integers, samples: Samples) -> dict[int, Fin
     request, store = books.state.request, books.table.tokens
     known = request.known[sampling]
     stops = _stops(books, sampling, samples.last())
-    counts = 1 if samples.counts is None else samples.counts
+    counts = ONE if samples.counts is None else samples.counts
     if not _accept(books, sampling, samples, stops):
         raise BrokenInvariant(f"rows {sampling.tolist()} may not accept {counts} samples.")
     store.append(sampling, known, samples)

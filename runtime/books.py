@@ -8,7 +8,7 @@ import numpy as np
 
 from kvproof.core import State, batches
 from kvproof.core import rows as core_rows
-from kvproof.core.arrays import Integers
+from kvproof.core.arrays import ZERO, Integers
 from kvproof.runtime.block_hash import block_hash
 from kvproof.runtime.config import SchedulerConfig
 from kvproof.runtime.encoder_cache import EncoderCache
@@ -68,6 +68,8 @@ class Books:
         self.encoder = EncoderCache(self.state) if config.encoder_cache_size else None
         self.aborted_in_flight = False
         self.deferred = False
+        self._block_size = np.array(config.block_size)
+        self._block_size_less_one = np.array(config.block_size - 1)
 
     def expect(self, request: Request, known: int, limit: int, preemptions: int = 0) -> None:
         """Ask the order policy, if there is one, where a request is going to be queued.
@@ -99,24 +101,29 @@ class Books:
         """
         if self.config.num_lookahead_tokens:
             ends = ends + self.config.num_lookahead_tokens
-        lacking = ends - self.state.request.held[rows] * self.state.block_size
-        places = (lacking > 0).nonzero()[0]
-        return places, (lacking[places] + (self.state.block_size - 1)) // self.state.block_size
+        lacking = ends - self.state.request.held[rows] * self._block_size
+        places = (lacking > ZERO).nonzero()[0]
+        if not len(places):
+            return places, places
+        return places, (lacking[places] + self._block_size_less_one) // self._block_size
 
     def take_blocks(self, rows: Integers) -> Integers:
         """Give the next free block to each row in turn; return the blocks, int64 [len(rows)]."""
         taken = self.queue.take(len(rows))
-        blocks = np.array(taken, dtype=np.int64)
+        blocks = np.array(taken)
         if self.prefix is not None:
             self.prefix.evict(blocks)
-        if len(taken) <= _FEW:
-            pairs = zip(rows.tolist(), taken, strict=True)
-            grown = all(core_rows.grow(self.state, row, block) for row, block in pairs)
-        else:
-            grown = batches.grow(self.state, rows, blocks)
-        if not grown:
+        if not self._grow(rows, taken, blocks):
             raise BrokenInvariant(f"rows {rows.tolist()} may not take blocks {taken}.")
         return blocks
+
+    def _grow(self, rows: Integers, taken: list[int], blocks: Integers) -> bool:
+        if len(taken) > _FEW:
+            return batches.grow(self.state, rows, blocks)
+        for row, block in zip(rows.tolist(), taken, strict=True):
+            if not core_rows.grow(self.state, row, block):
+                return False
+        return True
 
 
 def _waiting_queue(

@@ -70,11 +70,12 @@ def _schedule_stretch(books: Books, plan: StepPlan, position: int, end: int) -> 
     tokens = _within_budget(wish.tokens, books.state.step.budget_left)
     count = len(tokens)
     places, missing = books.growth(wish.rows[:count], wish.computed[:count] + tokens)
-    if int(np.add.reduce(missing)) > books.state.pool.free:
+    grown = wish.rows[places].repeat(missing)
+    if len(grown) > books.state.pool.free:
         fit = int(missing.cumsum().searchsorted(books.state.pool.free, side="right"))
-        count, places, missing = int(places[fit]), places[:fit], missing[:fit]
+        count, grown = int(places[fit]), wish.rows[places[:fit]].repeat(missing[:fit])
     if count:
-        _give(books, plan, wish.first(count, tokens), places, missing)
+        _give(books, plan, wish.first(count, tokens), grown)
     return position + wish.end_of(count, len(tokens), len(stretch))
 
 
@@ -105,18 +106,19 @@ def _wish(books: Books, stretch: Integers) -> Wish:
 
 def _within_budget(tokens: Integers, budget: int) -> Integers:
     """Return the tokens of as many requests as the budget reaches, the last perhaps with fewer."""
-    if int(np.add.reduce(tokens)) <= budget:
+    if tokens[tokens.argmax()] * len(tokens) <= budget:  # so they are without being added up
         return tokens
     ends = tokens.cumsum()
+    if ends[-1] <= budget:
+        return tokens
     reached = int(ends.searchsorted(budget))
     tokens = tokens[: reached + 1].copy()
     tokens[reached] -= ends[reached] - budget
     return tokens
 
 
-def _give(books: Books, plan: StepPlan, wish: Wish, places: Integers, missing: Integers) -> None:
-    """Give blocks and tokens to a stretch of running requests."""
-    grown = wish.rows[places].repeat(missing)
+def _give(books: Books, plan: StepPlan, wish: Wish, grown: Integers) -> None:
+    """Give blocks to the rows `grown`, one each time it is named, and tokens to the stretch."""
     blocks = books.take_blocks(grown) if len(grown) else grown
     if not batches.schedule(books.state, wish.rows, wish.tokens):
         raise BrokenInvariant(
@@ -148,7 +150,7 @@ def _serve_one(books: Books, plan: StepPlan, position: int, choose_victim: Victi
             return None
         wish, items = _with_items(books, wish)  # The victim may have been to compute one of them.
     places, missing = books.growth(wish.rows, wish.computed + wish.tokens)
-    _give(books, plan, wish, places, missing)
+    _give(books, plan, wish, wish.rows[places].repeat(missing))
     if items is not None and books.encoder is not None:
         books.encoder.take(needy, items)
     return position - early + 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Self
 
 import numpy as np
-from attrs import frozen
+from attrs import define
 
 from kvproof.core.arrays import Flags, Integers
 
 
-@frozen(eq=False)
+@define(eq=False)  # made in each step, and a frozen one takes three times as long to make
 class Samples:
     """Tokens of several requests, in their order.
 

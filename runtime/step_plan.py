@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import define, field
 
 from kvproof.core.arrays import Flags, Integers
 
 
-@frozen(eq=False)
+@define(eq=False)  # made in each step, and a frozen one takes three times as long to make
 class Stretch:
     """Requests that are scheduled together, in order.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import define
 from numpy.typing import NDArray
 
 from kvproof.core.arrays import Integers
@@ -13,7 +13,7 @@ from kvproof.runtime.request import FinishReason, RequestOutput
 from kvproof.runtime.samples import Samples
 
 
-@frozen(eq=False)
+@define(eq=False)  # made in each step, and a frozen one takes three times as long to make
 class StepResults:
     """What `Scheduler.update` returns: iterate it for a `RequestOutput` of each accepted sample.
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Self
 
 import torch
-from attrs import field, frozen
+from attrs import define, field, frozen
 from torch import Tensor
 
 _DTYPES = {
@@ -67,7 +67,7 @@ class Chunk:
             )
 
 
-@frozen(eq=False)
+@define(eq=False)  # made in each step, and a frozen one takes three times as long to make
 class StepTensors:
     """One step of ``B`` requests and ``T`` tokens, all tensors on one device.
 

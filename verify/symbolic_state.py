@@ -129,6 +129,7 @@ class SymbolicState:
             constant.name.lower(): SymbolicNumber(self.words.terms.of(constant))
             for constant in self.declaration.constants
         }
+        values["operands"] = Record(dict(values), frozenset(values))
         for role in self.declaration.roles:
             values[role.name] = self._single(role) if role.single else self._columns(role)
         return Record(values, frozenset(values))

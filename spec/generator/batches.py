@@ -32,6 +32,7 @@ from kvproof.spec.generator.rows import (
     Effect,
     docstring,
     is_table,
+    local_names,
     stored_effects,
     used_roles,
 )
@@ -77,28 +78,28 @@ class _BatchWriter:
         """Return the lines of the function below its docstring."""
         checks: list[str] = []
         columns: list[str] = []
+        absent: list[str] = []
         conditional: list[Expression] = []
         for part in self.row.guard:
+            zero = self._zero(part)
             if self._is_single(part):
                 checks.append(self._scalar_python().text(part, 3))
             elif self._is_spending(part):
                 checks.append(self._spending(part))
             elif self._is_conditional(part):
                 conditional.append(part)
+            elif zero is not None:
+                absent.append(f"nowhere({self._python().text(zero)})")
             else:
                 columns += self._python().conjuncts(part)
-        return [
-            *self._locals(),
+        lines = [
             *self._distinct(),
             *self._before(),
-            *self._guard(checks, columns, conditional),
+            *self._guard(checks, columns, conditional, absent),
             *self._effects(),
             "return True",
         ]
-
-    def _locals(self) -> list[str]:
-        roles = used_roles(self.declaration, self.row)
-        return [f"{', '.join(roles)} = {', '.join(f'state.{role}' for role in roles)}"]
+        return [*local_names(used_roles(self.declaration, self.row), lines), *lines]
 
     def _distinct(self) -> list[str]:
         """Refuse a repeated instance where the row assigns more than counters of it."""
@@ -273,16 +274,29 @@ class _BatchWriter:
             f"    accepted &= {wanted}",
         ]
 
+    def _zero(self, tree: Expression) -> AnyCell | None:
+        """Return the cell of which the conjunct says that it is zero, or false, everywhere."""
+        if isinstance(tree, Compare) and tree.operator == "==" and isinstance(tree.left, AnyCell):
+            literal = isinstance(tree.right, Literal) and tree.right.value == 0
+            return tree.left if literal and isinstance(tree.left, NumberCell) else None
+        return tree.body if isinstance(tree, No) and isinstance(tree.body, FlagCell) else None
+
     def _guard(
-        self, checks: list[str], columns: list[str], conditional: list[Expression]
+        self,
+        checks: list[str],
+        columns: list[str],
+        conditional: list[Expression],
+        absent: list[str],
     ) -> list[str]:
         lines = []
         if checks:
             lines += [*joined("if not ", "and", checks, ":", 1), "    return False"]
-        lines += joined("accepted = ", "&", columns, "", 1)
+        if columns:
+            lines += joined("accepted = ", "&", columns, "", 1)
+            absent = ["everywhere(accepted)", *absent]
         for part in conditional:
             lines += self._conditional(part)
-        return [*lines, "if not everywhere(accepted):", "    return False"]
+        return [*lines, *joined("if not ", "and", absent, ":", 1), "    return False"]
 
     def _sums_used_twice(self) -> dict[str, list[Expression]]:
         """Return the sums that the guard needs more than once, under the names they are given."""
@@ -316,10 +330,10 @@ class _BatchWriter:
             table = NumberCell(tree.table, (tree.owner, tree.entry))
             place, owner = attribute(self.declaration, table), tree.owner
             length = NumberCell(_length_name(self.declaration, table), (owner,))
-            position = Python(cell, columns=True).text(tree.position)
+            position = Python(cell, columns=True, operands=True).text(tree.position)
             return f"{place}.stand_at({owner.name}, {cell(length)}, {position}, {tree.entry.name})"
 
-        return Python(cell, columns=True, stands_at=stands_at)
+        return Python(cell, columns=True, operands=True, stands_at=stands_at)
 
     def _scalar_python(self) -> Python:
         return Python(lambda tree: attribute(self.declaration, tree))
@@ -392,9 +406,7 @@ class _DrainWriter:
         table = next(e.cell for e in effects if is_table(self.declaration, e.cell))
         role = self.owner.role
         length = f"state.{role}.cells.{_length_name(self.declaration, table)}[{self.owner.name}]"
-        roles = used_roles(self.declaration, self.row)
         lines = [
-            f"{', '.join(roles)} = {', '.join(f'state.{name}' for name in roles)}",
             f"{self.entry.name} = {role}.{table.variable}.backwards({self.owner.name}, {length})",
             f"if not all_distinct(state.{self.entry.role}.scratch, {self.entry.name}):",
             "    return None",
@@ -403,7 +415,8 @@ class _DrainWriter:
         ]
         for effect in effects:
             lines += self._effect(effect)
-        return [*lines, f"return {self.entry.name}"]
+        lines.append(f"return {self.entry.name}")
+        return [*local_names(used_roles(self.declaration, self.row), lines), *lines]
 
     def _guard(self, table: AnyCell) -> list[str]:
         parts = [
@@ -459,7 +472,7 @@ class _DrainWriter:
         def cell(tree: AnyCell) -> str:
             return tree.variable if tree.variable in named else self._place(tree)
 
-        return Python(cell, columns=True)
+        return Python(cell, columns=True, operands=True)
 
 
 def read_twice(declaration: Declaration, trees: list[Expression], named: set[str]) -> list[AnyCell]:

@@ -86,15 +86,7 @@ def _rows(declaration: Declaration) -> list[str]:
         scalar_function(declaration, row) for row in declaration.complete_transitions.values()
     ]
     body = _spaced(functions)
-    numpy = ["import numpy as np", ""] if any("np." in line for line in body) else []
-    return [
-        "from __future__ import annotations",
-        "",
-        *numpy,
-        "from kvproof.core.state import State",
-        *import_line("kvproof.core.statuses", _members(declaration, body)),
-        *body,
-    ]
+    return [*_imports(declaration, body), *body]
 
 
 def _batches(declaration: Declaration) -> list[str]:
@@ -105,20 +97,39 @@ def _batches(declaration: Declaration) -> list[str]:
         if row.drains is not None:
             functions.append(drain_function(declaration, row))
     body = _spaced(functions)
-    numpy = ["import numpy as np", ""] if any("np." in line for line in body) else []
-    helpers = [name for name in _ARRAY_NAMES if any(re.search(rf"\b{name}\b", x) for x in body)]
+    return [*_imports(declaration, body), *body]
+
+
+def _imports(declaration: Declaration, body: list[str]) -> list[str]:
+    """Return what the functions of a module need: imports, and statuses as operands of columns."""
+    names = [name for name, _ in declaration.enumeration.members]
+    operands = [
+        f"_{name}: Final = np.array({name})" for name in names if _mentions(body, f"_{name}")
+    ]
+    lines = [*operands, *body]
     return [
         "from __future__ import annotations",
         "",
-        *numpy,
-        *import_line("kvproof.core.arrays", helpers),
+        *(["from typing import Final", ""] if operands else []),
+        *(["import numpy as np", ""] if any("np." in line for line in lines) else []),
+        *import_line("kvproof.core.arrays", [n for n in _ARRAY_NAMES if _mentions(body, n)]),
         "from kvproof.core.state import State",
-        *import_line("kvproof.core.statuses", _members(declaration, body)),
-        *body,
+        *import_line("kvproof.core.statuses", _members(declaration, lines)),
+        *([_OPERANDS_COMMENT, *operands] if operands else []),
     ]
 
 
-_ARRAY_NAMES = ("Flags", "Integers", "all_distinct", "everywhere", "occurrences")
+_OPERANDS_COMMENT = "\n# As operands of columns; see `kvproof.core.arrays`."
+_ARRAY_NAMES = (
+    "ONE",
+    "ZERO",
+    "Flags",
+    "Integers",
+    "all_distinct",
+    "everywhere",
+    "nowhere",
+    "occurrences",
+)
 
 
 def _invariants(declaration: Declaration) -> list[str]:
@@ -161,7 +172,11 @@ _VIOLATIONS = [
 
 def _members(declaration: Declaration, body: list[str]) -> list[str]:
     names = [name for name, _ in declaration.enumeration.members]
-    return [name for name in names if any(re.search(rf"\b{name}\b", line) for line in body)]
+    return [name for name in names if _mentions(body, name)]
+
+
+def _mentions(body: list[str], name: str) -> bool:
+    return any(re.search(rf"\b{name}\b", line) for line in body)
 
 
 def _spaced(functions: list[list[str]]) -> list[str]:

@@ -49,6 +49,7 @@ class Python:
     Args:
         cell: writes a cell.
         columns: the cells are numpy arrays, so formulas are combined element by element.
+        operands: single values that meet a column are written as arrays without dimensions.
         total: writes a sum; None where a sum cannot be compiled.
         stands_at: writes the question what stands at a place of a table.
         numbers: what the next local variables are numbered with.
@@ -58,6 +59,7 @@ class Python:
 
     cell: CellWriter
     columns: bool = False
+    operands: bool = False
     total: Callable[[Total], str] | None = None
     stands_at: Callable[[StandsAt], str] | None = None
     names: Mapping[int, str] = field(factory=dict)
@@ -112,6 +114,17 @@ class Python:
             return self.stands_at(tree), ATOM
         return _WRITERS[type(tree)](self, tree)
 
+    def _literal(self, tree: Literal) -> tuple[str, int]:
+        if self.operands and tree.value in _OPERANDS:
+            return _OPERANDS[tree.value], ATOM
+        return str(tree.value), ATOM if tree.value >= 0 else SUM
+
+    def _member(self, tree: Member) -> tuple[str, int]:
+        return f"_{tree.name}" if self.operands else tree.name, ATOM
+
+    def _constant(self, tree: Constant) -> tuple[str, int]:
+        return f"{'operands' if self.operands else 'state'}.{tree.name.lower()}", ATOM
+
     def _arithmetic(self, tree: Any, symbol: str, level: int) -> tuple[str, int]:
         right = self.text(tree.right, level if symbol == "+" else level + 1)
         return f"{self.text(tree.left, level)} {symbol} {right}", level
@@ -152,6 +165,7 @@ class Python:
 
 
 _UNNUMBERED = "part_? = "
+_OPERANDS = {0: "ZERO", 1: "ONE"}
 
 
 def _is_plain_flag(tree: Expression) -> bool:
@@ -177,10 +191,10 @@ def _is_count(tree: ChooseNumber) -> bool:
 
 
 _WRITERS: dict[type, Callable[[Any, Any], tuple[str, int]]] = {
-    Literal: lambda _, tree: (str(tree.value), ATOM if tree.value >= 0 else SUM),
+    Literal: lambda self, tree: self._literal(tree),
     Truth: lambda _, tree: (str(tree.value), ATOM),
-    Member: lambda _, tree: (tree.name, ATOM),
-    Constant: lambda _, tree: (f"state.{tree.name.lower()}", ATOM),
+    Member: lambda self, tree: self._member(tree),
+    Constant: lambda self, tree: self._constant(tree),
     NumberParameter: lambda _, tree: (tree.name, ATOM),
     FlagParameter: lambda _, tree: (tree.name, ATOM),
     Add: lambda self, tree: self._arithmetic(tree, "+", SUM),

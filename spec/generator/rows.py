@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 
 from attrs import evolve, frozen
@@ -92,16 +92,18 @@ def _reads(declaration: Declaration, effect: Effect) -> set[str]:
 def scalar_function(declaration: Declaration, row: Transition) -> list[str]:
     """Return the lines of the function that applies the row to one instance of each role."""
     python = scalar_python(declaration)
-    lines = [
-        signature(row),
-        *indent(docstring(row)),
-        *indent(_locals(declaration, row)),
-        *indent(_guard(python, row)),
-    ]
+    body = _guard(python, row)
     numbers = count(1)
+    names: dict[int, str] = {}
+    for same in _conditions_used_twice(declaration, row):
+        name = f"part_{next(numbers)}"
+        body += assigned(name, column_python(declaration).text(same[0]), 1)
+        names |= {id(tree): name for tree in same}
     for effect in stored_effects(declaration, row):
-        lines.extend(indent(_effect(declaration, row, effect, numbers)))
-    return [*lines, "    return True"]
+        body += _effect(declaration, row, effect, numbers, names)
+    body.append("return True")
+    first = _locals(declaration, row, body)
+    return [signature(row), *indent([*docstring(row), *first, *body])]
 
 
 def signature(row: Transition) -> str:
@@ -136,11 +138,29 @@ def is_table(declaration: Declaration, cell: AnyCell) -> bool:
     return declaration.variable[cell.variable].length is not None
 
 
-def _locals(declaration: Declaration, row: Transition) -> list[str]:
+def _conditions_used_twice(declaration: Declaration, row: Transition) -> list[list[Expression]]:
+    """Return the comparisons of columns that several effects need; they are worked out first."""
+    found: dict[str, list[Expression]] = {}
+    for effect in stored_effects(declaration, row):
+        if effect.assignment.every and not is_table(declaration, effect.cell):
+            for node in nodes(effect.value):
+                if isinstance(node, Compare):
+                    found.setdefault(text(node), []).append(node)
+    return [same for same in found.values() if len(same) > 1]
+
+
+def _locals(declaration: Declaration, row: Transition, body: list[str]) -> list[str]:
     roles = used_roles(declaration, row)
-    suffix = "" if uses_columns(declaration, row) else ".cells"
-    values = [f"state.{role}" + ("" if declaration.role[role].single else suffix) for role in roles]
+    if uses_columns(declaration, row):
+        return local_names(roles, body)
+    values = [f"state.{r}" + ("" if declaration.role[r].single else ".cells") for r in roles]
     return [f"{', '.join(roles)} = {', '.join(values)}"] if roles else []
+
+
+def local_names(roles: list[str], body: list[str]) -> list[str]:
+    """Return the line that names the parts of the state which the body of a function uses."""
+    used = [*roles, "operands"] if any("operands." in line for line in body) else roles
+    return [f"{', '.join(used)} = {', '.join(f'state.{name}' for name in used)}"] if used else []
 
 
 def used_roles(declaration: Declaration, row: Transition) -> list[str]:
@@ -208,7 +228,7 @@ def column_python(declaration: Declaration) -> Python:
     def cell(tree: AnyCell) -> str:
         return attribute(declaration, tree) + instances(declaration.variable[tree.variable].of[0])
 
-    return Python(cell, columns=True)
+    return Python(cell, columns=True, operands=True)
 
 
 def _column_total(declaration: Declaration, tree: Total) -> str:
@@ -217,12 +237,16 @@ def _column_total(declaration: Declaration, tree: Total) -> str:
 
 
 def _effect(
-    declaration: Declaration, row: Transition, effect: Effect, numbers: Iterator[int]
+    declaration: Declaration,
+    row: Transition,
+    effect: Effect,
+    numbers: Iterator[int],
+    names: Mapping[int, str],
 ) -> list[str]:
     if is_table(declaration, effect.cell):
         return _table_effect(declaration, row, effect)
     if effect.assignment.every:
-        python = evolve(column_python(declaration), numbers=numbers)
+        python = evolve(column_python(declaration), numbers=numbers, names=names)
         place = python.cell(effect.cell)
         kept = _kept_elsewhere(python, effect, place)
         whole = place if place.endswith("]") else f"{place}[:]"

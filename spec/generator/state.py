@@ -25,7 +25,7 @@ def is_table(variable: AnyVariable) -> bool:
 
 def state_module(declaration: Declaration) -> list[str]:
     """Return the lines of `state.py` below its header."""
-    lines = [*_IMPORTS, *_configuration(declaration)]
+    lines = [*_IMPORTS, *_configuration(declaration), *_operands_class(declaration)]
     for role in declaration.roles:
         if role.single:
             lines += _single_class(declaration, role)
@@ -68,6 +68,19 @@ _CHECK_MINIMUM = [
     '            message = f"{name} is {value!r}; expected a whole number of at least {minimum}."',
     "            raise ValueError(message)",
 ]
+
+
+def _operands_class(declaration: Declaration) -> list[str]:
+    names = [constant.name.lower() for constant in declaration.constants]
+    lines = ["class Operands:"]
+    lines += [
+        '    """The constants as arrays without dimensions, for rows that work on columns."""'
+    ]
+    lines += ["", *indent(_slots(names)), ""]
+    lines += ["    def __init__(self, configuration: Configuration) -> None:"]
+    lines += ['        """Make an array of each constant."""']
+    lines += [f"        self.{n}: Final[Integers] = np.array(configuration.{n})" for n in names]
+    return ["", "", *lines]
 
 
 def _single_class(declaration: Declaration, role: Role) -> list[str]:
@@ -180,7 +193,7 @@ def _state_class(declaration: Declaration) -> list[str]:
         "class State:",
         '    """The whole state; only the functions of rows and batches may change it."""',
     ]
-    lines += ["", *indent(_slots([*constants, "configuration", *roles])), ""]
+    lines += ["", *indent(_slots([*constants, "configuration", "operands", *roles])), ""]
     sizes = [f"{role.plural}: int = 16" for role in growing]
     parameters = ["self", "configuration: Configuration", *sizes]
     lines += indent(call("def __init__", parameters, " -> None:", 1))
@@ -188,6 +201,7 @@ def _state_class(declaration: Declaration) -> list[str]:
         ['"""Make the initial state, with room for the given numbers of instances."""'], 2
     )
     lines += ["        self.configuration = configuration"]
+    lines += ["        self.operands = Operands(configuration)"]
     lines += [f"        self.{name}: Final = configuration.{name}" for name in constants]
     for role in declaration.roles:
         lines.append(f"        self.{role.name} = {_new_role(role)}")

@@ -104,6 +104,7 @@ from __future__ import annotations
 import numpy as np
 from kvproof.core.arrays import *
 AWAY, HERE = 0, 1
+_AWAY, _HERE = np.array(AWAY), np.array(HERE)
 """
 
 
@@ -304,11 +305,11 @@ def test_row_about_every_instance_works_on_columns() -> None:
             Rule: house rules.
             """
             reader, book, desk = state.reader, state.book, state.desk
-            if not ((reader.mood == HERE).sum() == 0 and (~book.new[1:]).sum() >= 1):
+            if not ((reader.mood == _HERE).sum() == 0 and (~book.new[1:]).sum() >= 1):
                 return False
             book.uses[1:] += ~book.new[1:]
             book.new[1:] = False
-            reader.fines[reader.trusted] = 0
+            reader.fines[reader.trusted] = ZERO
             desk.left = state.copies
             return True
         '''
@@ -322,7 +323,7 @@ def test_row_about_every_instance_works_on_columns() -> None:
         (no(trusted[r]), "if reader.trusted[r]:"),
         (fines[r] < 2, "if not reader.fines[r] < 2:"),
         (fines[r] <= 2, "if reader.fines[r] > 2:"),
-        (total(x, mood[x] == HERE) >= 1, "if (reader.mood == HERE).sum() < 1:"),
+        (total(x, mood[x] == HERE) >= 1, "if (reader.mood == _HERE).sum() < 1:"),
         (implies(trusted[r], fines[r] == 0), "if not (not reader.trusted[r] or"),
     ],
 )
@@ -332,6 +333,25 @@ def test_single_conjunct_is_negated_as_a_whole(guard: Formula, written: str) -> 
     row = Transition("one", "One.", "none", parameters=(r,), guard=(guard,), effect=effect)
 
     assert written in scalar(row)
+
+
+def test_comparison_that_two_effects_need_is_worked_out_once() -> None:
+    """What several effects on whole columns ask is asked before the first of them."""
+    owing = fines[x] >= 1
+    row = Transition(
+        "remind",
+        "Who owes something is reminded.",
+        "house rules",
+        effect=(
+            every(x, fines[x].becomes(fines[x] + count_if(owing))),
+            every(x, trusted[x].becomes(all_of(trusted[x], no(owing)))),
+        ),
+    )
+
+    text = scalar(row)
+
+    assert text.count("reader.fines >= ONE") == 1
+    assert "reader.fines += part_1" in text
 
 
 # --- Batch forms ----------------------------------------------------------------------------------
@@ -366,6 +386,24 @@ def test_batch_form_counts_the_positions_before() -> None:
     )
     assert "all_distinct(state.reader.scratch, r)" in text
     assert "fee.cumsum() - fee" in text
+
+
+def test_batch_form_counts_what_must_be_zero_or_false() -> None:
+    """A conjunct that a cell is zero, or no flag is set, costs one count."""
+    row = Transition(
+        "trust",
+        "A reader who owes nothing is trusted.",
+        "house rules",
+        parameters=(r,),
+        guard=(fines[r] == 0, no(trusted[r])),
+        effect=(trusted[r].becomes(value=True),),
+        batched=True,
+    )
+
+    text = batch(row)
+
+    assert "if not (nowhere(reader.fines[r]) and nowhere(reader.trusted[r])):" in text
+    assert "accepted" not in text
 
 
 def test_drain_form_takes_a_whole_list() -> None:
@@ -403,8 +441,8 @@ def test_drain_form_takes_a_whole_list() -> None:
                 return None
             uses = book.uses[b]
             reader.cells.taken[r] -= len(b)
-            book.new[b] = uses == 1
-            desk.lent -= int((uses == 1).sum())
+            book.new[b] = uses == ONE
+            desk.lent -= int((uses == ONE).sum())
             return b
         '''
     )

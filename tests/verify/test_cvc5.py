@@ -11,20 +11,19 @@ from kvproof.spec.declaration import Declaration
 from kvproof.spec.rows import Transition
 from kvproof.spec.scheduler import SCHEDULER
 from kvproof.verify.induction import (
-    check_consequences,
-    check_initial,
     check_row,
     steps_of,
     touches,
 )
-from kvproof.verify.inverse import check_inverses
-from kvproof.verify.lemmas import LEMMAS, check_lemma, check_lemmas
-from kvproof.verify.load_bearing import check_load_bearing
-from kvproof.verify.measures import check_measures
-from kvproof.verify.progress import check_progress
+from kvproof.verify.lemmas import LEMMAS, check_lemma
 from kvproof.verify.query import Sat
+from kvproof.verify.run import run, tasks
 from kvproof.verify.solvers import Solver, SolverMissingError, chosen, use
 from kvproof.verify.verdict import Result, Verdict
+
+ABOUT_NO_SINGLE_ROW = {
+    *("start", "consequences", "measures", "inverses", "progress", "load-bearing", "lemmas")
+}
 
 
 def verdicts(results: list[Result]) -> list[tuple[str, Verdict]]:
@@ -32,22 +31,11 @@ def verdicts(results: list[Result]) -> list[tuple[str, Verdict]]:
     return [(item.name, item.verdict) for item in results]
 
 
-def about_no_single_row(declaration: Declaration) -> Iterator[Result]:
-    """Yield the result of every obligation of the proofs but those that a row keeps something."""
-    yield from check_initial(declaration)
-    yield from check_consequences(declaration)
-    yield from check_measures(declaration)
-    yield from check_inverses(declaration)
-    yield from check_progress(declaration)
-    yield from check_load_bearing(declaration)
-    yield from check_lemmas()
-
-
 def everything(declaration: Declaration) -> Iterator[Result]:
     """Yield the result of every obligation of the proofs."""
-    yield from about_no_single_row(declaration)
-    for row in declaration.complete_transitions.values():
-        yield from check_row(declaration, row)
+    for task in tasks(declaration):
+        if task.label in {*ABOUT_NO_SINGLE_ROW, *declaration.transition}:
+            yield from task.call()
 
 
 def breaks_nothing(declaration: Declaration, row: Transition) -> set[Sat]:
@@ -94,10 +82,11 @@ def test_a_missing_cvc5_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.usefixtures("cvc5")
 def test_cvc5_agrees_on_every_obligation() -> None:
     """Every obligation of the scheduler that is about more than a row is proved by cvc5 too."""
-    with use("cvc5"):
-        second = verdicts(list(about_no_single_row(SCHEDULER)))
+    work = [task for task in tasks(SCHEDULER) if task.label in ABOUT_NO_SINGLE_ROW]
 
-    assert {verdict for _, verdict in second} == {Verdict.PROVED}
+    second = [item for _, found in run(work, jobs=2, solver="cvc5") for item in found]
+
+    assert {item.verdict for item in second} == {Verdict.PROVED}
     assert len(second) > 600
 
 

@@ -6,7 +6,7 @@ import ast
 import copy
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,13 @@ from kvproof.spec.scheduler import SCHEDULER
 from kvproof.verify.batch_trials import has_batch
 from kvproof.verify.core_text import Names, core_folder, names_in
 from kvproof.verify.freshness import DIFF_LINES_MAX, check_freshness
+from kvproof.verify.run import run
+from kvproof.verify.task import Task
 from kvproof.verify.translation import batch_matches, check_translation, row_translates
 from kvproof.verify.verdict import Method, Result, Verdict
 
 ROWS = SCHEDULER.complete_transitions
+METHODS = (Method.TRANSLATION,)
 BATCHES = [name for name, row in ROWS.items() if has_batch(row)]
 
 # --- Small changes of meaning ---------------------------------------------------------------------
@@ -202,16 +205,24 @@ def function_of(name: str, row: str) -> ast.FunctionDef:
     return next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == row)
 
 
+def changed_names(name: str, tree: ast.FunctionDef) -> Names:
+    """Return the names of a module of the core in which one function is another."""
+    names = dict(module(name)[1])
+    exec(compile(ast.Module([tree], []), "<mutant>", "exec", annotations.compiler_flag), names)
+    return names
+
+
 def survivors(name: str, row: str, check: Callable[[Names], Result]) -> list[str]:
     """Return the changes to the function of a row that the check does not refute."""
-    found = []
-    for change, tree in mutants(function_of(name, row)):
-        names = dict(module(name)[1])
-        code = compile(ast.Module([tree], []), "<mutant>", "exec", flags=annotations.compiler_flag)
-        exec(code, names)
-        if check(names).verdict is not Verdict.REFUTED:
-            found.append(change)
-    return found
+    changed = dict(enumerate(mutants(function_of(name, row))))
+    work = [
+        Task(str(number), partial(lambda tree: [check(changed_names(name, tree))], tree), METHODS)
+        for number, (_, tree) in changed.items()
+    ]
+    for task, (result,) in run(work, jobs=2):
+        if result.verdict is Verdict.REFUTED:
+            del changed[int(task.label)]
+    return [change for change, _ in changed.values()]
 
 
 # Changes after which the function does the same in every state, each with the reason.
