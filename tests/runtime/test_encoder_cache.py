@@ -226,6 +226,48 @@ def test_a_step_that_is_given_up_computes_no_item(new_loop: Any) -> None:
     assert loop.is_empty()
 
 
+def test_an_item_that_comes_again_later_keeps_no_entry(new_loop: Any) -> None:
+    """An item between two places of another one is computed in the slots of that one."""
+    items = [EncoderItem("x", 0, 2), EncoderItem("y", 2, 2), EncoderItem("x", 4, 2)]
+    for budget in range(1, 7):
+        loop = new_loop(
+            encoder_cache_size=2, max_num_encoder_input_tokens=2, max_num_batched_tokens=budget
+        )
+        loop.add("a", 7, 2, mm_features=items)
+        encoded = [step.scheduled_encoder_inputs.get("a", []) for step in loop.steps(12)]
+
+        assert [place for places in encoded for place in places] == [0, 1, 2]
+        assert loop.is_empty()
+
+
+@pytest.mark.rule("14", "vllm#31857")
+@pytest.mark.parametrize("slots", [3, 4, 7])
+@pytest.mark.parametrize("threshold", [0, 1, 2])
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_somebody_gets_on_however_small_the_cache(
+    new_loop: Any, slots: int, threshold: int, policy: str
+) -> None:
+    """Requests that want one another's slots and blocks leave no step without a token for long.
+
+    Steps that served nobody for ever were the symptom of report vllm#31857.
+    """
+    loop = new_loop(
+        policy=policy,
+        num_blocks=9,
+        encoder_cache_size=slots,
+        max_num_encoder_input_tokens=3,
+        long_prefill_token_threshold=threshold,
+    )
+    for number in range(6):
+        sizes = ((number, 3), (number + 1, 2), (number, 3), (number + 1, 2))
+        items = [EncoderItem(f"{kind}", 3 * at, size) for at, (kind, size) in enumerate(sizes)]
+        loop.add(f"r{number}", 12, 3, priority=number % 2, mm_features=items)
+    while loop.scheduler.has_unfinished_requests():
+        output = loop.step()
+        assert output.num_scheduled_tokens or output.preempted_req_ids
+    assert loop.is_empty()
+
+
 def test_the_oldest_idle_entry_is_evicted_first(loop: Any) -> None:
     """Entries without users make room in the order in which they became idle, one at a time."""
     for name in ("x", "y", "z"):
