@@ -157,11 +157,19 @@ class EncoderCache:
             del self._identifier_of[entry]
 
     def undo_all(self) -> None:
-        """Take back everything that the open step was to compute, whoever was to share it."""
+        """Take back what the open step was to compute or to share, whoever was to use it."""
         for row, pairs in list(self._computing.items()):
             for _, entry in pairs:
                 self._leave_to(row, entry)
             self.undo(row)
+        for row, record in self._rows.items():
+            self._let_go_of_unread(row, record)
+
+    def _let_go_of_unread(self, row: int, record: RowItems) -> None:
+        """Give up the entries of items that a request has not begun."""
+        computed = self._state.request.cells.computed[row]
+        for place in [p for p in record.used if record.items[p].offset >= computed]:
+            self._let_go(row, record.used.pop(place))
 
     def _leave_to(self, row: int, entry: int) -> None:
         """Let everybody but `row` go of an entry."""

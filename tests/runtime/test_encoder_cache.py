@@ -192,8 +192,11 @@ def test_the_needy_one_computes_what_its_victim_was_to_compute(new_loop: Any) ->
     assert loop.is_empty()
 
 
-def test_a_step_that_is_given_up_computes_no_item(new_loop: Any) -> None:
-    """After a policy has failed, the next step computes what the failed one was to compute."""
+@pytest.mark.parametrize(("cached", "left"), [(False, (6, 0, 0)), (True, (4, 0, 2))])
+def test_a_step_that_is_given_up_uses_no_item(
+    new_loop: Any, cached: bool, left: tuple[int, int, int]
+) -> None:
+    """After a policy has failed, the next step computes or shares what the failed one was to."""
     choices = iter((None, 0))
 
     def choose_victim(running: Any) -> int:
@@ -210,6 +213,9 @@ def test_a_step_that_is_given_up_computes_no_item(new_loop: Any) -> None:
         long_prefill_token_threshold=2,
         scheduler_reserve_full_isl=False,
     )
+    if cached:
+        loop.add("before", 7, 1, mm_features=[IMAGE])
+        loop.run()
     for name in ("one", "two"):
         loop.add(name, 8, 2, mm_features=[IMAGE])
     loop.step()
@@ -217,11 +223,11 @@ def test_a_step_that_is_given_up_computes_no_item(new_loop: Any) -> None:
     loop.step()
     with pytest.raises(LookupError):
         loop.scheduler.schedule()
-    assert slots(loop) == (6, 0, 0)
+    assert slots(loop) == left
     # The step is over, but was never handed out: nothing awaits its samples.
     output = loop.step()
     assert output.preempted_req_ids == {"one"}
-    assert output.scheduled_encoder_inputs == {"two": [0]}
+    assert output.scheduled_encoder_inputs == ({} if cached else {"two": [0]})
     loop.run()
     assert loop.is_empty()
 
