@@ -65,7 +65,10 @@ class Books:
             chosen = block_hash(config.prefix_caching_hash_algo, config.hash_seed)
             tokens = self.table.tokens
             self.prefix = PrefixCache(self.state, tokens, chosen, at_allocation=early)
-        self.encoder = EncoderCache(self.state) if config.encoder_cache_size else None
+        self.encoder: EncoderCache | None = None
+        if config.encoder_cache_size:
+            drops = config.profile.drops_half_read_repeats
+            self.encoder = EncoderCache(self.state, drops_repeats=drops)
         self.aborted_in_flight = False
         self.deferred = False
         self._block_size = np.array(config.block_size)

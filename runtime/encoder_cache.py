@@ -1,7 +1,9 @@
 """The encoder cache: which items of a request are computed when, shared by what they contain.
 
 Deciding is apart from taking: `plan` changes nothing, so that a request that is refused in the end
-has taken nothing (vllm#31857). Rule: vLLM Scheduler._try_schedule_encoder_inputs and
+has taken nothing (vllm#31857). Between steps a request uses an entry only while it is in the midst
+of the item, so its next token asks for no other entry, and nobody who uses one ever waits for one:
+whoever waits, somebody gets on. Rule: vLLM Scheduler._try_schedule_encoder_inputs and
 EncoderCacheManager.
 """
 
@@ -39,9 +41,9 @@ class RowItems:
 class EncoderCache:
     """Entries by identifier; those that nobody uses are evicted, oldest first, for new ones."""
 
-    def __init__(self, state: State) -> None:
-        """Start with an empty cache."""
-        self._state = state
+    def __init__(self, state: State, *, drops_repeats: bool = False) -> None:
+        """Start with an empty cache; `drops_repeats` as in `Profile.drops_half_read_repeats`."""
+        self._state, self._drops_repeats = state, drops_repeats
         self._entry_of: dict[str, int] = {}
         self._identifier_of: dict[int, str] = {}
         self._idle: dict[int, None] = {}
@@ -155,11 +157,19 @@ class EncoderCache:
             del self._identifier_of[entry]
 
     def undo_all(self) -> None:
-        """Take back everything that the open step was to compute, whoever was to share it."""
+        """Take back what the open step was to compute or to share, whoever was to use it."""
         for row, pairs in list(self._computing.items()):
             for _, entry in pairs:
                 self._leave_to(row, entry)
             self.undo(row)
+        for row, record in self._rows.items():
+            self._let_go_of_unread(row, record)
+
+    def _let_go_of_unread(self, row: int, record: RowItems) -> None:
+        """Give up the entries of items that a request has not begun."""
+        computed = self._state.request.cells.computed[row]
+        for place in [p for p in record.used if record.items[p].offset >= computed]:
+            self._let_go(row, record.used.pop(place))
 
     def _leave_to(self, row: int, entry: int) -> None:
         """Let everybody but `row` go of an entry."""
@@ -197,6 +207,10 @@ class EncoderCache:
             return
         for place in [p for p in record.used if record.items[p].end <= computed]:
             entry = record.used.pop(place)
+            repeat = None if self._drops_repeats else _half_read(record, place, computed)
+            if repeat is not None:
+                record.used[repeat] = entry
+                continue
             if not rows.release(self._state, row, entry, record.items[place].end):
                 raise BrokenInvariant(f"row {row} may not release encoder entry {entry}.")
             self._note_idle(entry)
@@ -214,3 +228,20 @@ class EncoderCache:
         """Return the identifiers of entries evicted since the last call."""
         freed, self._freed = self._freed, []
         return freed
+
+
+def _half_read(record: RowItems, place: int, computed: int) -> int | None:
+    """Return where a request is in the midst of the same item once more, or None (vllm#54284).
+
+    A repeat that it has not begun does not count: who keeps an entry for later, and needs another
+    one before that, would wait for itself.
+    """
+    identifier = record.items[place].identifier
+    return next(
+        (
+            other
+            for other, item in enumerate(record.items)
+            if item.identifier == identifier and item.offset < computed < item.end
+        ),
+        None,
+    )

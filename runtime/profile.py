@@ -22,6 +22,10 @@ class Profile:
             sample, so that a request can need more blocks than the pool has. Safe: cut.
         skips_after_early_victim: a victim that the pass had passed over moves the pass on by one
             request. Safe: nobody is passed over.
+        drops_half_read_repeats: a request that shows an item twice gives its entry up at the end
+            of the first place, even in the midst of the second; another request can evict it, and
+            the half-read one waits until it can be computed again (vllm#54284). Safe: kept until
+            that place is read.
 
     """
 
@@ -30,6 +34,7 @@ class Profile:
     accepts_what_never_fits: bool = False
     drafts_beyond_limit: bool = False
     skips_after_early_victim: bool = False
+    drops_half_read_repeats: bool = False
 
     @classmethod
     def safe(cls) -> Self:
@@ -45,4 +50,5 @@ class Profile:
             accepts_what_never_fits=True,
             drafts_beyond_limit=True,
             skips_after_early_victim=True,
+            drops_half_read_repeats=True,
         )

@@ -104,7 +104,7 @@ REUSE = Transition(
 RELEASE = Transition(
     name="release",
     doc="A request that has computed past an item, by a processed frame, uses its entry no more.",
-    rule="vLLM Scheduler._free_encoder_inputs; vllm#38551",
+    rule="vLLM Scheduler._free_encoder_inputs; vllm#38551; vllm#54284",
     parameters=(r, i, end),
     guard=(item_table[r, i] >= 1, end <= computed[r], owed[r] == 0),
     effect=(*_leave(), passed[r].becomes(choose(end > passed[r], end, passed[r]))),

@@ -1,7 +1,7 @@
 """Why the scheduler goes on: what the configuration must satisfy, what falls, what is enabled."""
 
 from kvproof.spec.expression import all_of, any_of, choose, count_if, no, total
-from kvproof.spec.roles import TOKEN_BUDGET, block, fence, item, pool, request, step
+from kvproof.spec.roles import ENCODER_SLOTS, TOKEN_BUDGET, block, fence, item, pool, request, step
 from kvproof.spec.rows import Measure, Progress
 from kvproof.spec.statuses import RUNNING, finished, live, parked
 from kvproof.spec.variables import (
@@ -24,7 +24,9 @@ from kvproof.spec.variables import (
     processed,
     running,
     scheduled,
+    size,
     status,
+    users,
     waiting,
 )
 
@@ -33,6 +35,7 @@ x = request.index("x")
 b = block.index("b")
 e = fence.index("e")
 i = item.index("i")
+j = item.index("j")
 f = fence.index("f")
 
 MEASURES = (
@@ -215,6 +218,19 @@ PROGRESS = (
         (u, i),
         item_table[u, i] >= 1,
         rows=("let_go",),
+        property="N4",
+    ),
+    Progress(
+        "full_encoder_cache_makes_room",
+        "A full encoder cache has an entry that can be evicted, or one that its user can let go.",
+        (),
+        all_of(
+            ENCODER_SLOTS >= 1,
+            total(j, choose(users[j] >= 1, size[j], 0))
+            + total(j, choose(users[j] == 0, size[j], 0))
+            == ENCODER_SLOTS,
+        ),
+        rows=("evict", "let_go"),
         property="N4",
     ),
     Progress(

@@ -98,6 +98,11 @@ REPORTS = (
     Rule("vllm#53130", "Parked requests filled the run slots, and nobody was admitted any more."),
     Rule("vllm#53321", "A parked session whose client had gone had no way out."),
     Rule(
+        "vllm#54284",
+        "An entry could be evicted while its request was still reading the same item a second"
+        " time.",
+    ),
+    Rule(
         "vllm-project/vllm-omni#6053",
         "A preemption set the status and forgot all else that belongs to it.",
     ),

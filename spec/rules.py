@@ -211,6 +211,7 @@ ITEMS = (
             "entries_in_use",
             "idle_slots",
             "entries_can_be_let_go",
+            "full_encoder_cache_makes_room",
         ),
     ),
     Rule(

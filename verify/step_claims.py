@@ -37,6 +37,7 @@ class StepClaims:
     def check(self) -> None:
         """Check everything that a step says."""
         self._check_limits()
+        self._check_somebody_gets_on()
         self._check_victims()
         self._check_members()
         self._check_chunks()
@@ -64,6 +65,17 @@ class StepClaims:
         admitted = [*output.new_rows, *output.resumed_rows]
         claim = "not (output.preempted_req_ids and (output.new_rows or output.resumed_rows))"
         demand(claim, not (output.preempted_req_ids and admitted), admitted)
+
+    def _check_somebody_gets_on(self) -> None:
+        """Check that a step with work serves or preempts somebody: else each one after it is so.
+
+        Nothing is in flight when it is decided, so it leaves the state as it was.
+        """
+        if not self.ledger.unfinished or self.scheduler.config.profile.accepts_what_never_fits:
+            return
+        got_on = bool(self.output.num_scheduled_tokens or self.output.preempted_req_ids)
+        claim = "output.num_scheduled_tokens or output.preempted_req_ids"
+        self.recorded.demand(claim, got_on, self.output.num_scheduled_tokens)
 
     def _check_victims(self) -> None:
         """Check that victims ran, wait now, and are the ones that the policy has to choose."""

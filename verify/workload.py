@@ -112,6 +112,14 @@ encoding = _small(  # Items are read piece by piece, and a second one seldom fit
     block_size=st.integers(2, 3),
     long_prefill_token_threshold=st.sampled_from((1, 2, 0)),
 )
+cramped = _small(  # No two items fit at once, and chunks end in the midst of them.
+    encoder_cache_size=st.just(3),
+    max_num_encoder_input_tokens=st.just(3),
+    num_blocks=st.integers(12, 24),
+    block_size=st.integers(2, 3),
+    max_num_batched_tokens=st.integers(12, 20),
+    long_prefill_token_threshold=st.sampled_from((3, 4, 5)),
+)
 everything = _small(**_prefixes, **_drafts, **_encoder)
 # Chunks of whole blocks, and requests that come back at once: what a victim of the same step was to
 # write is looked up before it is evicted.
@@ -130,6 +138,7 @@ configurations = st.one_of(
     chunked,
     drafting,
     encoding,
+    cramped,
     _small(**_prefixes, **_encoder),
     everything,
 )

@@ -192,8 +192,11 @@ def test_the_needy_one_computes_what_its_victim_was_to_compute(new_loop: Any) ->
     assert loop.is_empty()
 
 
-def test_a_step_that_is_given_up_computes_no_item(new_loop: Any) -> None:
-    """After a policy has failed, the next step computes what the failed one was to compute."""
+@pytest.mark.parametrize(("cached", "left"), [(False, (6, 0, 0)), (True, (4, 0, 2))])
+def test_a_step_that_is_given_up_uses_no_item(
+    new_loop: Any, cached: bool, left: tuple[int, int, int]
+) -> None:
+    """After a policy has failed, the next step computes or shares what the failed one was to."""
     choices = iter((None, 0))
 
     def choose_victim(running: Any) -> int:
@@ -210,6 +213,9 @@ def test_a_step_that_is_given_up_computes_no_item(new_loop: Any) -> None:
         long_prefill_token_threshold=2,
         scheduler_reserve_full_isl=False,
     )
+    if cached:
+        loop.add("before", 7, 1, mm_features=[IMAGE])
+        loop.run()
     for name in ("one", "two"):
         loop.add(name, 8, 2, mm_features=[IMAGE])
     loop.step()
@@ -217,12 +223,54 @@ def test_a_step_that_is_given_up_computes_no_item(new_loop: Any) -> None:
     loop.step()
     with pytest.raises(LookupError):
         loop.scheduler.schedule()
-    assert slots(loop) == (6, 0, 0)
+    assert slots(loop) == left
     # The step is over, but was never handed out: nothing awaits its samples.
     output = loop.step()
     assert output.preempted_req_ids == {"one"}
-    assert output.scheduled_encoder_inputs == {"two": [0]}
+    assert output.scheduled_encoder_inputs == ({} if cached else {"two": [0]})
     loop.run()
+    assert loop.is_empty()
+
+
+def test_an_item_that_comes_again_later_keeps_no_entry(new_loop: Any) -> None:
+    """An item between two places of another one is computed in the slots of that one."""
+    items = [EncoderItem("x", 0, 2), EncoderItem("y", 2, 2), EncoderItem("x", 4, 2)]
+    for budget in range(1, 7):
+        loop = new_loop(
+            encoder_cache_size=2, max_num_encoder_input_tokens=2, max_num_batched_tokens=budget
+        )
+        loop.add("a", 7, 2, mm_features=items)
+        encoded = [step.scheduled_encoder_inputs.get("a", []) for step in loop.steps(12)]
+
+        assert [place for places in encoded for place in places] == [0, 1, 2]
+        assert loop.is_empty()
+
+
+@pytest.mark.rule("14", "vllm#31857")
+@pytest.mark.parametrize("slots", [3, 4, 7])
+@pytest.mark.parametrize("threshold", [0, 1, 2])
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_somebody_gets_on_however_small_the_cache(
+    new_loop: Any, slots: int, threshold: int, policy: str
+) -> None:
+    """Requests that want one another's slots and blocks leave no step without a token for long.
+
+    Steps that served nobody for ever were the symptom of report vllm#31857.
+    """
+    loop = new_loop(
+        policy=policy,
+        num_blocks=9,
+        encoder_cache_size=slots,
+        max_num_encoder_input_tokens=3,
+        long_prefill_token_threshold=threshold,
+    )
+    for number in range(6):
+        sizes = ((number, 3), (number + 1, 2), (number, 3), (number + 1, 2))
+        items = [EncoderItem(f"{kind}", 3 * at, size) for at, (kind, size) in enumerate(sizes)]
+        loop.add(f"r{number}", 12, 3, priority=number % 2, mm_features=items)
+    while loop.scheduler.has_unfinished_requests():
+        output = loop.step()
+        assert output.num_scheduled_tokens or output.preempted_req_ids
     assert loop.is_empty()
 
 

@@ -10,7 +10,14 @@ import attrs
 import pytest
 from attrs import evolve
 
-from kvproof.runtime import Request, RequestRefused, Scheduler, SchedulerConfig, StepOutput
+from kvproof.runtime import (
+    EncoderItem,
+    Request,
+    RequestRefused,
+    Scheduler,
+    SchedulerConfig,
+    StepOutput,
+)
 from kvproof.runtime.profile import Profile
 
 RULES = [field.name for field in attrs.fields(Profile) if field.name != "name"]
@@ -133,6 +140,27 @@ def test_skips_after_early_victim(skips: bool, served: list[str]) -> None:
 
     assert output.preempted_req_ids == {"A"}
     assert output.req_ids == served
+
+
+@pytest.mark.parametrize(
+    ("drops", "encoded"),
+    [(True, [{"A": [0]}, {"B": [0]}, {"A": [1]}]), (False, [{"A": [0]}, {}, {"B": [0]}])],
+)
+@pytest.mark.rule("14", "vllm#54284")
+def test_drops_half_read_repeats(drops: bool, encoded: list[dict[str, list[int]]]) -> None:
+    """A half-read item is evicted for another request, and computed twice (vllm#54284)."""
+    target = scheduler(
+        {"drops_half_read_repeats": drops},
+        num_blocks=9,
+        encoder_cache_size=2,
+        max_num_encoder_input_tokens=2,
+        long_prefill_token_threshold=3,
+    )
+    shown_twice = [EncoderItem("x", 0, 2), EncoderItem("x", 2, 2)]
+    target.add_request(Request("B", range(5), 1, mm_features=[EncoderItem("y", 3, 2)]))
+    target.add_request(Request("A", range(5), 1, mm_features=shown_twice))
+
+    assert [step(target).scheduled_encoder_inputs for _ in range(3)] == encoded
 
 
 # --- The class and its documentation --------------------------------------------------------------

@@ -19,6 +19,7 @@ from kvproof.runtime import (
     SchedulerConfig,
     StepOutput,
 )
+from kvproof.runtime import encoder_cache as encoder_cache_module
 from kvproof.runtime import running_pass as running_pass_module
 from kvproof.runtime import scheduler as scheduler_module
 from kvproof.runtime import waiting_pass as waiting_pass_module
@@ -166,6 +167,16 @@ def entry_is_released_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EncoderCache, "release", hasty)
 
 
+def entry_is_never_released(patch: pytest.MonkeyPatch) -> None:
+    """Let a request keep each encoder entry until it ends, so that its next item finds no room."""
+    patch.setattr(EncoderCache, "release", lambda cache, row, computed: None)
+
+
+def half_read_repeat_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    """Let a request give up an entry in the midst of the second place of its item."""
+    patch.setattr(encoder_cache_module, "_half_read", lambda record, place, computed: None)
+
+
 def victim_leaves_an_entry(patch: pytest.MonkeyPatch) -> None:
     """Let a victim of the open step leave behind what the encoder was to compute for it."""
     patch.setattr(EncoderCache, "undo", lambda cache, row: cache._computing.pop(row, None))
@@ -238,6 +249,8 @@ FAULTS: list[tuple[Plant, Configurations, type[Exception], str, bool]] = [
     (victim_keeps_its_drafts, workload.drafting, BrokenInvariant, "waiting_starts_over", False),
     (entry_is_released_too_early, workload.encoding, Disagreement, "mm_hashes", False),
     (victim_leaves_an_entry, workload.encoding, Disagreement, "mm_hashes", False),
+    (entry_is_never_released, workload.encoding, Disagreement, "output.num_scheduled", True),
+    (half_read_repeat_is_dropped, workload.cramped, Disagreement, "mm_hashes", False),
 ]
 
 
@@ -246,6 +259,7 @@ HISTORICAL = (
     nobody_is_admitted,
     throttle_is_ignored,
     entry_is_released_too_early,
+    half_read_repeat_is_dropped,
     victim_leaves_an_entry,
 )
 
@@ -261,7 +275,13 @@ def run(program: str) -> None:
 def test_machine_finds_nothing_and_reaches_everything() -> None:
     """Long random runs break no claim, and each kind of call and of event occurs in them."""
     counts: Counter[str] = Counter()
-    for configurations in (workload.configurations, workload.crowded, workload.drafting):
+    for configurations in (
+        workload.configurations,
+        workload.crowded,
+        workload.drafting,
+        workload.encoding,
+        workload.cramped,
+    ):
         counts += run_fuzz(max_examples=25, steps=30, seed=1, configurations=configurations)
 
     for name in ("add", "step", "run", "dispatch", "account", "abort", "grammar ready"):
