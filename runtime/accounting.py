@@ -12,7 +12,7 @@ import numpy as np
 
 from kvproof.core import Status, batches, rows
 from kvproof.core.arrays import ONE, Flags, Integers
-from kvproof.runtime import parking
+from kvproof.runtime import late_samples, parking
 from kvproof.runtime.books import Books
 from kvproof.runtime.errors import BrokenInvariant, StepOrderError
 from kvproof.runtime.prefix_cache import PrefixCache
@@ -90,25 +90,29 @@ def _whole_numbers(output: StepOutput, sampled: Sequence[int] | Integers | Any) 
 def accept_tokens(books: Books, output: StepOutput, samples: Samples) -> StepResults:
     """Account for the samples of a frame; return those that were accepted, and why requests ended.
 
-    A request that was aborted while the frame was in flight gets nothing.
+    A request that has ended while the frame was in flight gets nothing, and neither does a later
+    attempt of the same request.
     """
     sampling, requests = output.sampling_rows, output.sampling_requests
-    if books.aborted_in_flight:
-        running = books.state.request.status[sampling] == Status.RUNNING
-        _discard(books, sampling[~running])
-        books.aborted_in_flight = False
-        sampling, requests, samples = sampling[running], requests[running], samples.only(running)
+    late: list[late_samples.Late] = []
+    if books.state.step.returned <= books.dropped_until:
+        late = late_samples.accept(books, sampling, samples)
+        wanted = _wanted(books, sampling)
+        sampling, requests, samples = sampling[wanted], requests[wanted], samples.only(wanted)
     if not len(sampling):
-        return StepResults(requests, sampling, samples, {})
-    if samples.counts is not None:
-        samples = _cut(books, sampling, samples)
-    return StepResults(requests, sampling, samples, _append(books, sampling, samples))
+        results = StepResults(requests, sampling, samples, {})
+    else:
+        if samples.counts is not None:
+            samples = _cut(books, sampling, samples)
+        results = StepResults(requests, sampling, samples, _append(books, sampling, samples))
+    return late_samples.joined(books, results, late) if late else results
 
 
-def _discard(books: Books, ended: Integers) -> None:
-    for row in ended.tolist():
-        if not rows.discard(books.state, row):
-            raise BrokenInvariant(f"row {row} has ended but is owed no sample.")
+def _wanted(books: Books, sampling: Integers) -> Flags:
+    """Return which rows still want what the frame that has come back brings."""
+    request, frame = books.state.request, books.state.step.returned
+    wanted: Flags = (request.status[sampling] == Status.RUNNING) & (request.stale[sampling] < frame)
+    return wanted
 
 
 def _cut(books: Books, sampling: Integers, samples: Samples) -> Samples:
@@ -140,6 +144,8 @@ def _append(books: Books, sampling: Integers, samples: Samples) -> dict[int, Fin
     store.append(sampling, known, samples)
     if books.prefix is not None:
         _learn(books.prefix, books, sampling, known)
+        if books.config.max_steps_in_flight > 1:
+            books.prefix.publish(sampling, known)  # The next step will not see them for long.
     ends = (stops | (known + counts == request.limit[sampling])).nonzero()[0]
     return {int(i): finish(books, int(sampling[i]), bool(stops[i])) for i in ends}
 
@@ -153,11 +159,12 @@ def _learn(prefix: PrefixCache, books: Books, sampling: Integers, before: Intege
 
 
 def _accept(books: Books, sampling: Integers, samples: Samples, stops: Flags) -> bool:
-    if samples.counts is not None:
-        return batches.accept(books.state, sampling, samples.counts, stops)
     if not books.config.num_speculative_tokens:
         return batches.accept_one(books.state, sampling, stops)
-    return batches.accept(books.state, sampling, np.ones(len(sampling), dtype=np.int64), stops)
+    counts = samples.counts
+    if counts is None:
+        counts = np.ones(len(sampling), dtype=np.int64)
+    return batches.accept(books.state, sampling, counts, stops)
 
 
 def _stops(books: Books, sampling: Integers, tokens: Integers) -> Flags:
@@ -173,6 +180,7 @@ def finish(books: Books, row: int, stopped: bool) -> FinishReason:
     """End a complete request; its blocks go behind a fence."""
     if books.encoder is not None:
         books.encoder.let_go(row)
+    books.note_dropped()
     if books.table.requests[row].resumable:
         parking.park_session(books, row)
         return FinishReason.STOP if stopped else FinishReason.LENGTH
@@ -197,7 +205,7 @@ def abort(books: Books, row: int) -> None:
         books.waiting.remove(row)
     elif status == Status.RUNNING:
         books.running.remove(row)
-        books.aborted_in_flight |= bool(books.state.request.cells.owed[row])
+    books.note_dropped()
 
 
 def release_items(books: Books, output: StepOutput) -> None:
@@ -207,7 +215,15 @@ def release_items(books: Books, output: StepOutput) -> None:
     cells = books.state.request.cells
     for row in output.rows.tolist():
         if cells.status[row] == Status.RUNNING:
-            books.encoder.release(row, cells.computed[row])
+            books.encoder.release(row, _settled(books, row))
+
+
+def _settled(books: Books, row: int) -> int:
+    """Return how many known tokens of a running request frames that have come back computed."""
+    cells = books.state.request.cells
+    if cells.last_frame[row] <= books.state.step.returned:
+        return min(cells.computed[row], cells.known[row])
+    return cells.known[row] - 1 if cells.decoding[row] else 0
 
 
 def leave_running(books: Books) -> None:
@@ -216,8 +232,13 @@ def leave_running(books: Books) -> None:
     books.running.keep(status == Status.RUNNING)
 
 
+def open_frame(books: Books) -> None:
+    """Say that the oldest frame in flight has come back."""
+    if not rows.come_back(books.state):
+        raise BrokenInvariant("no frame is in flight that could come back.")
+
+
 def close_frame(books: Books) -> None:
-    """Say that the frame in flight is over, and give back the blocks that waited for it."""
+    """Say that the frame that has come back is over."""
     if not rows.process(books.state):
         raise BrokenInvariant("a frame whose samples are accounted for cannot be closed.")
-    books.fences.drain()

@@ -40,7 +40,7 @@ class Books:
         waiting: rows of WAITING and PREEMPTED requests, the next to be admitted first.
         prefix: the prefix cache, if it is enabled.
         encoder: the encoder cache, if there is one.
-        aborted_in_flight: some request has ended that the frame in flight still owes a sample.
+        dropped_until: the last frame that may bring samples for requests that have ended.
         deferred: the last step left requests waiting because it deferred prefills.
 
     """
@@ -56,7 +56,8 @@ class Books:
         self.state = State(config.constants(), requests=64, fences=16)
         self.table = RequestTable(self.state)
         self.queue = FreeQueue(config.num_blocks)
-        self.fences = Fences(self.state, self.queue, on_free)
+        early = config.profile.reuses_in_flight
+        self.fences = Fences(self.state, self.queue, on_free, early=early)
         self.running = OrderedRows(config.max_num_seqs)
         self.waiting = _waiting_queue(config, self.table, order)
         self.prefix: PrefixCache | None = None
@@ -69,7 +70,7 @@ class Books:
         if config.encoder_cache_size:
             drops = config.profile.drops_half_read_repeats
             self.encoder = EncoderCache(self.state, drops_repeats=drops)
-        self.aborted_in_flight = False
+        self.dropped_until = 0
         self.deferred = False
         self._block_size = np.array(config.block_size)
         self._block_size_less_one = np.array(config.block_size - 1)
@@ -96,6 +97,21 @@ class Books:
         cells = self.state.request.cells
         already = cells.preemptions[row] + preemptions
         self.expect(self.table.requests[row], cells.known[row], cells.limit[row], already)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether some dispatched frame has not been processed; the open step is none."""
+        step = self.state.step
+        return step.processed + step.is_open < step.issued
+
+    def is_in_flight(self, row: int) -> bool:
+        """Return whether a frame in flight touches the blocks of a request."""
+        return self.state.request.cells.last_frame[row] > self.state.step.processed
+
+    def note_dropped(self) -> None:
+        """Take note that a request has ended whose samples frames in flight may still bring."""
+        if self.state.step.issued > self.state.step.returned:
+            self.dropped_until = self.state.step.issued
 
     def growth(self, rows: Integers, ends: Integers) -> tuple[Integers, Integers]:
         """Return which places of `rows` lack blocks to hold `ends` tokens, and how many each.

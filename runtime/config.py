@@ -47,6 +47,8 @@ class SchedulerConfig:
         block_size: tokens of KV in a block.
         max_num_seqs: requests that may run at once.
         max_num_batched_tokens: tokens that one step may schedule.
+        max_steps_in_flight: steps that may be scheduled before the first of them is given to
+            `update`; a request then runs ahead of its samples (vLLM async_scheduling: 2).
         max_model_len: tokens of prompt and output together that a request may have.
         long_prefill_token_threshold: most tokens of one request in one step; 0 for no limit.
         policy: "fcfs", or "priority": the least (priority, arrival time) first.
@@ -71,6 +73,7 @@ class SchedulerConfig:
     block_size: int = field(default=16, validator=_at_least(1))
     max_num_seqs: int = field(default=128, validator=_at_least(1))
     max_num_batched_tokens: int = field(default=2048, validator=_at_least(1))
+    max_steps_in_flight: int = field(default=1, validator=_at_least(1))
     max_model_len: int = field(default=8192, validator=_at_least(2))
     long_prefill_token_threshold: int = field(default=0, validator=_at_least(0))
     policy: str = field(default="fcfs", validator=_one_of("fcfs", "priority"))

@@ -1,4 +1,4 @@
-"""Releasing blocks: every table goes behind a fence, and comes back when its last frame is over.
+"""Releasing blocks: every table goes behind a fence, and is free when its last frame is back.
 
 With nothing in flight a fence drains at once; there is no second way to free a block.
 Rule: deferred frees of vLLM (vllm#45357).
@@ -23,10 +23,16 @@ class Fences:
     """
 
     def __init__(
-        self, state: State, queue: FreeQueue, on_free: Callable[[Integers], None] | None
+        self,
+        state: State,
+        queue: FreeQueue,
+        on_free: Callable[[Integers], None] | None,
+        *,
+        early: bool = False,
     ) -> None:
-        """Start with every fence vacant."""
+        """Start with every fence vacant; `early` waits for no frame, as only the reference does."""
         self._state, self._queue, self._on_free = state, queue, on_free
+        self._early = early
         self._vacant = list(range(state.fence.capacity - 1, -1, -1))
         self._used: list[int] = []
 
@@ -48,15 +54,16 @@ class Fences:
         self._used.append(fence)
 
     def drain(self) -> None:
-        """Give back the blocks of every fence whose last frame has been processed, in order."""
-        until, processed = self._state.fence.cells.until, self._state.step.processed
-        for fence in [item for item in self._used if until[item] <= processed]:
+        """Give back the blocks of every fence whose last frame has come back, in order."""
+        until, returned = self._state.fence.cells.until, self._state.step.returned
+        for fence in [item for item in self._used if self._early or until[item] <= returned]:
             self._used.remove(fence)
             self._drain_one(fence)
             self._vacant.append(fence)
 
     def _drain_one(self, fence: int) -> None:
-        blocks = batches.drain(self._state, fence)
+        give_back = batches.drain_early if self._early else batches.drain
+        blocks = give_back(self._state, fence)
         if blocks is None:
             raise BrokenInvariant(f"fence {fence} is over but its blocks cannot be released.")
         freed = blocks[self._state.block.queued[blocks]]

@@ -27,6 +27,13 @@ class Profile:
             the half-read one waits until it can be computed again (vllm#54284). Safe: kept until
             that place is read.
 
+        preempts_in_flight: a victim is preempted while a step in flight touches its blocks, which
+            frees nothing, so that one request in need preempts all that run (vllm#49674). Safe: the
+            victim is left out of the steps that follow, and preempted when none touches its blocks.
+        reuses_in_flight: without a connector, blocks go back to the free queue while a step in
+            flight still writes them (vllm#45357 closed the hole for connectors only). Safe: they
+            come back when the last step that touches them has come back.
+
     """
 
     name: str = "safe"
@@ -35,6 +42,8 @@ class Profile:
     drafts_beyond_limit: bool = False
     skips_after_early_victim: bool = False
     drops_half_read_repeats: bool = False
+    preempts_in_flight: bool = False
+    reuses_in_flight: bool = False
 
     @classmethod
     def safe(cls) -> Self:
@@ -50,5 +59,7 @@ class Profile:
             accepts_what_never_fits=True,
             drafts_beyond_limit=True,
             skips_after_early_victim=True,
+            preempts_in_flight=True,
+            reuses_in_flight=True,
             drops_half_read_repeats=True,
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kvproof.core import batches, rows
-from kvproof.core.arrays import Integers
+from kvproof.core.arrays import ONE, ZERO, Integers
 from kvproof.runtime.books import Books
 from kvproof.runtime.encoder_cache import EncoderPlan
 from kvproof.runtime.errors import BrokenInvariant, CallerError
@@ -86,6 +86,8 @@ def _wish(books: Books, stretch: Integers) -> Wish:
     """
     request, config = books.state.request, books.config
     computed, known = request.computed[stretch], request.known[stretch]
+    if books.in_flight:
+        return _wish_ahead(books, stretch, computed, known)
     tokens = known - computed
     if config.num_speculative_tokens:
         most = np.minimum(request.ceiling[stretch], config.max_model_len - 1)
@@ -97,6 +99,31 @@ def _wish(books: Books, stretch: Integers) -> Wish:
     wanted = tokens > 0
     if books.state.step.is_deferring:
         wanted &= request.decoding[stretch]
+    if wanted.all():
+        return Wish(stretch, computed, known, tokens, None)
+    return Wish(
+        stretch[wanted], computed[wanted], known[wanted], tokens[wanted], wanted.nonzero()[0]
+    )
+
+
+def _wish_ahead(books: Books, stretch: Integers, computed: Integers, known: Integers) -> Wish:
+    """Return the same with frames in flight: one token more than is known may be computed.
+
+    Nobody computes what lies beyond its limit (vLLM Scheduler.schedule, num_output_placeholders),
+    or behind draft tokens of which it is not known whether they were right.
+    """
+    request, config = books.state.request, books.config
+    expected = np.maximum(known, computed + ONE)
+    tokens = expected - computed + request.drafts[stretch]
+    if config.long_prefill_token_threshold:
+        tokens = np.minimum(tokens, config.long_prefill_token_threshold)
+    wanted = expected < request.limit[stretch]
+    if config.num_speculative_tokens:
+        most = np.minimum(request.ceiling[stretch], config.max_model_len - 1)
+        tokens = np.minimum(tokens, most - computed)
+        wanted &= (computed < known) & (tokens > ZERO)
+    if books.state.step.is_deferring:
+        wanted &= request.decoding[stretch] | (computed >= known)
     if wanted.all():
         return Wish(stretch, computed, known, tokens, None)
     return Wish(
@@ -133,7 +160,7 @@ def _give(books: Books, plan: StepPlan, wish: Wish, grown: Integers) -> None:
 def _serve_one(books: Books, plan: StepPlan, position: int, choose_victim: Victim) -> int | None:
     """Schedule the request at `position`, making room for it; return where the pass goes on.
 
-    None says that the request became a victim itself, which ends the pass.
+    None ends the pass: the request became a victim itself, or the victim is still in flight.
     """
     wish, items = _wish_of_one(books, position)
     if not len(wish.rows):
@@ -141,6 +168,9 @@ def _serve_one(books: Books, plan: StepPlan, position: int, choose_victim: Victi
     needy, early = int(wish.rows[0]), 0
     while _lacks_blocks(books, wish):
         victim = _chosen(books, choose_victim)
+        if books.is_in_flight(victim) and not books.config.profile.preempts_in_flight:
+            _await_frames(books, plan, victim)
+            return None
         scheduled = bool(books.state.request.cells.scheduled[victim])
         place = int((books.running.rows == victim).nonzero()[0][0])
         passed_over = place < position - early
@@ -201,13 +231,27 @@ def _preempt(books: Books, plan: StepPlan, victim: int, needy: int, wanted: int)
     if books.encoder is not None:
         books.encoder.let_go(victim)
     fence = books.fences.vacant()
-    if not rows.preempt(state, victim, needy, wanted, fence):
+    in_flight = books.is_in_flight(victim)
+    rule = rows.preempt_in_flight if in_flight else rows.preempt
+    if in_flight:
+        books.note_dropped()
+    if not rule(state, victim, needy, wanted, fence):
         raise BrokenInvariant(f"row {victim} may not be preempted for row {needy}.")
     books.fences.close(fence)
     books.fences.drain()
     books.running.remove(victim)
     books.waiting.put_back(victim)
     plan.preempted.append(victim)
+
+
+def _await_frames(books: Books, plan: StepPlan, victim: int) -> None:
+    """Leave a victim out of the step, so that it can be preempted when its frames are over.
+
+    Preempting it now would free nothing, and the next victim neither (vllm#49674).
+    """
+    if books.state.request.cells.scheduled[victim]:
+        _unschedule(books, plan, victim)
+    plan.awaits_frames = True
 
 
 def _unschedule(books: Books, plan: StepPlan, victim: int) -> None:

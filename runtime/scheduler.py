@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from kvproof.runtime.kv_pool import KVPool
 from kvproof.runtime.prefix_cache import PrefixStatistics
 from kvproof.runtime.request import Request
 from kvproof.runtime.running_pass import Victim, last_running, least_urgent, schedule_running
+from kvproof.runtime.samples import Samples
 from kvproof.runtime.statistics import Statistics
 from kvproof.runtime.step_buffers import StepBuffers
 from kvproof.runtime.step_output import StepOutput
@@ -31,8 +33,9 @@ from kvproof.runtime.waiting_request import Order
 class Scheduler:
     """First come, first served, with chunked prefill and preemption by recomputation.
 
-    The order of calls is `schedule`, run the model, `update`, and again; requests may be added or
-    aborted between any two of them. Rule: vLLM 0.25.1, `v1/core/sched/scheduler.py`.
+    The order of calls is `schedule`, run the model, `update`, and again; with several steps in
+    flight `schedule` is some steps ahead. Requests may be added or aborted between any two calls.
+    Rule: vLLM 0.25.1, `v1/core/sched/scheduler.py` and `async_scheduler.py`.
 
     A policy cannot break an invariant: it reads, and the core refuses a wrong choice. An exception
     that it raises reaches the caller of `schedule` or of the call that queues a request.
@@ -68,7 +71,8 @@ class Scheduler:
         on_free = self._poison if debug and kv_pool is not None else None
         self._books = Books(config, on_free, order)
         self._buffers = StepBuffers(config, self._books.state, self._books.table)
-        self._in_flight: StepOutput | None = None
+        self._in_flight: deque[StepOutput] = deque()
+        self._steps = 0
         self._last_batch: tuple[Integers, NDArray[Any]] = (
             NOTHING.rows,
             self._books.table.requests[:0],
@@ -137,28 +141,28 @@ class Scheduler:
                 (vLLM Scheduler.schedule, prefill_capacity_bound).
 
         Raises:
-            StepOrderError: If the step before has not been given to `update`; nothing has changed.
+            StepOrderError: If `max_steps_in_flight` steps wait for `update`; nothing has changed.
             CallerError: If a policy chose a row that does not run, or a key that does not sort. The
                 step is given up, as when a policy raises: nobody is scheduled, and the victims
                 before that one stay preempted.
 
         """
-        if self._in_flight is not None:
-            message = (
-                f"step {self._in_flight.step} is in flight; give its samples to update() first."
-            )
+        if len(self._in_flight) >= self.config.max_steps_in_flight:
+            oldest = self._in_flight[0].step
+            message = f"step {oldest} is in flight; give its samples to update() first."
             raise StepOrderError(message)
         plan = self._decide(throttle_prefills)
-        self._in_flight = self._dispatch(plan)
+        output = self._dispatch(plan)
+        self._in_flight.append(output)
         self._preemptions += len(plan.preempted)
         self._check()
-        return self._in_flight
+        return output
 
     def update(self, output: StepOutput, sampled: accounting.Sampled) -> StepResults:
-        """Account for the samples of the step in flight.
+        """Account for the samples of the oldest step in flight.
 
         Args:
-            output: what `schedule` returned.
+            output: what `schedule` returned first of what has not been accounted for.
             sampled: one token for each request of `output.sampled_req_ids`: a mapping from id to
                 token, or a sequence, array or tensor in their order, int64 [S].
 
@@ -167,15 +171,14 @@ class Scheduler:
                 has changed then.
 
         """
-        if output is not self._in_flight:
-            awaited = "none" if self._in_flight is None else self._in_flight.step
+        if not self._in_flight or output is not self._in_flight[0]:
+            awaited = self._in_flight[0].step if self._in_flight else "none"
             message = f"saw the samples of step {output.step}, awaited: {awaited}; each step once."
             raise StepOrderError(message)
         tokens = accounting.sampled_tokens(output, sampled)
-        results = accounting.accept_tokens(self._books, output, tokens)
-        accounting.release_items(self._books, output)
-        accounting.close_frame(self._books)
-        self._in_flight = self._buffers.current = None
+        self._buffers.leave(output)
+        results = self._account(output, tokens)
+        self._in_flight.popleft()
         if results.reasons:
             self._ended.extend(results.ended_rows())
             accounting.leave_running(self._books)
@@ -213,8 +216,8 @@ class Scheduler:
                 whole numbers; nothing has changed.
 
         """
-        if self._in_flight is not None:
-            message = f"step {self._in_flight.step} is in flight; give drafts after update()."
+        if self._in_flight:
+            message = f"step {self._in_flight[0].step} is in flight; give drafts after update()."
             raise StepOrderError(message)
         given = drafting.checked(drafts, self.config.num_speculative_tokens)
         for name, tokens in given.items():
@@ -325,7 +328,7 @@ class Scheduler:
         except Exception:  # whatever a policy raises
             self._give_up(plan)
             raise
-        if not plan.preempted:
+        if not (plan.preempted or plan.awaits_frames):
             schedule_waiting(self._books, plan)
         self._books.deferred = plan.deferred
         return plan
@@ -336,20 +339,21 @@ class Scheduler:
         undone = all(rows.unschedule(state, row) for row in plan.joined().rows.tolist())
         if self._books.encoder is not None:
             self._books.encoder.undo_all()
-        if not (undone and rows.dispatch(state) and rows.process(state)):
+        if not (undone and rows.withdraw(state)):
             raise BrokenInvariant("an open step cannot be given up.")
         self._preemptions += len(plan.preempted)
 
     def _dispatch(self, plan: StepPlan) -> StepOutput:
         state, stretch = self._books.state, plan.joined()
         total = state.token_budget - state.step.budget_left
-        if not rows.dispatch(state):
-            raise BrokenInvariant("an open step cannot be dispatched.")
+        if not (rows.dispatch(state) if len(stretch.rows) else rows.withdraw(state)):
+            raise BrokenInvariant("an open step cannot be closed.")
+        self._steps += 1
         prefix = self._books.prefix
         if prefix is not None and not prefix.at_allocation:
             prefix.publish(stretch.rows, stretch.written())
         output = StepOutput(
-            step=state.step.issued,
+            step=self._steps,
             stretch=stretch,
             total_num_scheduled_tokens=total,
             sampling_places=(stretch.computed + stretch.tokens >= stretch.known).nonzero()[0],
@@ -367,6 +371,17 @@ class Scheduler:
         self._finished_ids.clear()
         self._buffers.current = output
         return output
+
+    def _account(self, output: StepOutput, tokens: Samples) -> StepResults:
+        """Account for a frame; a step that computes nothing is none."""
+        if not output.num_requests:
+            return accounting.accept_tokens(self._books, output, tokens)
+        accounting.open_frame(self._books)
+        results = accounting.accept_tokens(self._books, output, tokens)
+        accounting.release_items(self._books, output)
+        accounting.close_frame(self._books)
+        self._books.fences.drain()
+        return results
 
     def _encoder_inputs(self) -> dict[str, list[int]]:
         if self._books.encoder is None:

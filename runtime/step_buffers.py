@@ -84,6 +84,13 @@ class StepBuffers:
         if self.current is not None and self.current.num_requests:
             self._fill(self.current)
 
+    def leave(self, output: StepOutput) -> None:
+        """Take note that a step is over; a later one is filled in before tables change."""
+        if self.current is output:
+            self.current = None
+        else:
+            self.fill_current()
+
     def _fill(self, output: StepOutput) -> None:
         if self._filled_step == output.step:
             return

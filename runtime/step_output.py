@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from attrs import define, field, frozen
 from numpy.typing import NDArray
@@ -112,8 +113,19 @@ class StepOutput:
     @cached_property
     def most_samples(self) -> Integers:
         """Tokens that each sampling request can bring: one and its draft tokens, int64 [S]."""
-        drafts = self.computed + self.tokens - self.stretch.known
+        expected = np.maximum(self.stretch.known, self.computed + 1)
+        drafts = self.computed + self.tokens - expected
         return drafts[self.sampling_places] + 1
+
+    @cached_property
+    def pending_places(self) -> Integers:
+        """Places of the requests whose input token a frame in flight still brings, int64 [P].
+
+        The frame that brings it is the last one before this step that samples from the request;
+        `input_ids` has no meaning there until the sample has been filled in.
+        """
+        pending: Integers = (self.computed >= self.stretch.known).nonzero()[0]
+        return pending
 
     @cached_property
     def scheduled_spec_decode_tokens(self) -> dict[str, list[int]]:

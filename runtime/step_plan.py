@@ -57,7 +57,8 @@ class StepPlan:
     """The stretches of the open step, and who was admitted or preempted in it (as rows).
 
     `tables` holds the whole block table of each admitted row, hits first; `deferred` says that
-    requests were left waiting because the step defers prefills.
+    requests were left waiting because the step defers prefills; `awaits_frames` that one is to be
+    preempted as soon as no frame in flight touches its blocks.
     """
 
     stretches: list[Stretch] = field(factory=list)
@@ -66,6 +67,7 @@ class StepPlan:
     preempted: list[int] = field(factory=list)
     tables: dict[int, list[int]] = field(factory=dict)
     deferred: bool = False
+    awaits_frames: bool = False
 
     def forget(self, row: int) -> None:
         """Leave nothing of a victim in the plan: not its tokens, not its blocks."""

@@ -26,10 +26,10 @@ from kvproof.spec.variables import (
     known,
     last_frame,
     place,
-    processed,
     queued,
     referenced,
     references,
+    returned,
     running,
     status,
     touched,
@@ -161,9 +161,9 @@ INVARIANTS = (
     ),
     Invariant(
         "touched_is_protected",
-        "A block that an unprocessed frame touches is in a table or behind a fence of that frame.",
+        "A block that a frame in flight touches is in a table or behind a fence of that frame.",
         implies(
-            touched[r, b] > processed[step],
+            touched[r, b] > returned[step],
             choose(touched[r, b] <= last_frame[r], block_table[r, b], 0)
             + total(f, choose(touched[r, b] <= until[f], fence_table[f, b], 0))
             >= 1,
@@ -173,8 +173,8 @@ INVARIANTS = (
     ),
     Invariant(
         "quiet_before_reuse",
-        "No unprocessed frame touches a block of the free queue.",
-        implies(queued[b], touched[r, b] <= processed[step]),
+        "No frame in flight touches a block of the free queue.",
+        implies(queued[b], touched[r, b] <= returned[step]),
         property="S4",
         rule="vllm#45357",
         consequence=True,

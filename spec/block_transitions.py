@@ -1,7 +1,8 @@
 """The rows that move a block: out of the free queue into a table, and back through a fence."""
 
+from kvproof.spec.expected import expected
 from kvproof.spec.expression import NumberParameter, any_of, count_if
-from kvproof.spec.roles import BLOCK_SIZE, LOOKAHEAD, block, fence, pool, request, step
+from kvproof.spec.roles import BLOCK_SIZE, LOOKAHEAD, MAX_DRAFTS, block, fence, pool, request, step
 from kvproof.spec.rows import Transition
 from kvproof.spec.statuses import RUNNING
 from kvproof.spec.variables import (
@@ -16,10 +17,10 @@ from kvproof.spec.variables import (
     held,
     known,
     place,
-    processed,
     queued,
     referenced,
     references,
+    returned,
     until,
 )
 
@@ -36,7 +37,11 @@ GROW = Transition(
     parameters=(r, b),
     subject=r,
     source=(RUNNING,),
-    guard=(queued[b], held[r] * BLOCK_SIZE < known[r] + drafts[r] + LOOKAHEAD),
+    guard=(
+        queued[b],
+        any_of(MAX_DRAFTS == 0, computed[r] < known[r]),
+        held[r] * BLOCK_SIZE < expected(r) + drafts[r] + LOOKAHEAD,
+    ),
     effect=(
         queued[b].becomes(value=False),
         references[b].becomes(references[b] + 1),
@@ -120,21 +125,34 @@ FORGET = Transition(
     batched=True,
 )
 
+GIVE_BACK_ONE = (
+    fence_table[e, b].becomes(fence_table[e, b] - 1),
+    fenced[e].becomes(fenced[e] - 1),
+    references[b].becomes(references[b] - 1),
+    queued[b].becomes(references[b] == 1),
+    free[pool].becomes(free[pool] + count_if(references[b] == 1)),
+    referenced[pool].becomes(referenced[pool] - count_if(references[b] == 1)),
+)
+
 DRAIN = Transition(
     name="drain",
-    doc="A fence whose last frame has been processed gives up one reference to a block.",
+    doc="A fence whose last frame has come back gives up one reference to a block.",
     rule="vLLM BlockPool.free_blocks; deferred frees of vllm#45357",
     parameters=(e, b),
-    guard=(fence_table[e, b] >= 1, until[e] <= processed[step]),
-    effect=(
-        fence_table[e, b].becomes(fence_table[e, b] - 1),
-        fenced[e].becomes(fenced[e] - 1),
-        references[b].becomes(references[b] - 1),
-        queued[b].becomes(references[b] == 1),
-        free[pool].becomes(free[pool] + count_if(references[b] == 1)),
-        referenced[pool].becomes(referenced[pool] - count_if(references[b] == 1)),
-    ),
+    guard=(fence_table[e, b] >= 1, until[e] <= returned[step]),
+    effect=GIVE_BACK_ONE,
     drains=fence_table,
 )
 
-TRANSITIONS = (GROW, SHARE, PUBLISH, PUBLISH_EARLY, FORGET, DRAIN)
+DRAIN_EARLY = Transition(
+    name="drain_early",
+    doc="A block is given back although a frame in flight may still touch it.",
+    rule="vLLM Scheduler._free_request_blocks, defer_block_free; vllm#45357",
+    parameters=(e, b),
+    guard=(fence_table[e, b] >= 1,),
+    effect=GIVE_BACK_ONE,
+    drains=fence_table,
+    breaks=("touched_is_protected",),
+)
+
+TRANSITIONS = (GROW, SHARE, PUBLISH, PUBLISH_EARLY, FORGET, DRAIN, DRAIN_EARLY)

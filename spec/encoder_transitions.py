@@ -1,11 +1,12 @@
 """The rows of the encoder cache: an entry is computed, shared, released and evicted."""
 
-from kvproof.spec.expression import Assignment, NumberParameter, choose
+from kvproof.spec.expression import Assignment, NumberParameter, all_of, any_of, choose
 from kvproof.spec.roles import ENCODER_BUDGET, item, pool, request, step
 from kvproof.spec.rows import Transition
 from kvproof.spec.statuses import RUNNING
 from kvproof.spec.variables import (
     computed,
+    decoding,
     encoder_budget_left,
     encoder_free,
     encoder_idle,
@@ -13,8 +14,10 @@ from kvproof.spec.variables import (
     is_open,
     item_table,
     items_held,
-    owed,
+    known,
+    last_frame,
     passed,
+    returned,
     size,
     users,
 )
@@ -103,10 +106,17 @@ REUSE = Transition(
 
 RELEASE = Transition(
     name="release",
-    doc="A request that has computed past an item, by a processed frame, uses its entry no more.",
+    doc="A request past whose item a frame that has come back has computed uses its entry no more.",
     rule="vLLM Scheduler._free_encoder_inputs; vllm#38551; vllm#54284",
     parameters=(r, i, end),
-    guard=(item_table[r, i] >= 1, end <= computed[r], owed[r] == 0),
+    guard=(
+        item_table[r, i] >= 1,
+        end <= known[r],
+        any_of(
+            all_of(end <= computed[r], last_frame[r] <= returned[step]),
+            all_of(decoding[r], end < known[r]),
+        ),
+    ),
     effect=(*_leave(), passed[r].becomes(choose(end > passed[r], end, passed[r]))),
 )
 

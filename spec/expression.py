@@ -379,6 +379,11 @@ def choose(condition: Formula, then: Number | int, otherwise: Number | int) -> N
     return ChooseNumber(formula(condition), number(then), number(otherwise))
 
 
+def larger(left: Number | int, right: Number | int) -> Number:
+    """Return the larger of two numbers."""
+    return choose(number(left) >= number(right), left, right)
+
+
 def count_if(condition: Formula) -> Number:
     """Return 1 where `condition` holds and 0 elsewhere."""
     return choose(condition, 1, 0)

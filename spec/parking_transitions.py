@@ -3,9 +3,9 @@
 A parked request holds no block, no entry and no run slot (vllm#53130, vllm#53321).
 """
 
-from kvproof.spec.expression import NumberParameter, any_of
+from kvproof.spec.expression import NumberParameter, any_of, larger
 from kvproof.spec.request_transitions import move_table_to_fence
-from kvproof.spec.roles import BLOCK_SIZE, LOOKAHEAD, TOTAL_BLOCKS, fence, pool, request
+from kvproof.spec.roles import BLOCK_SIZE, LOOKAHEAD, TOTAL_BLOCKS, fence, pool, request, step
 from kvproof.spec.rows import Transition
 from kvproof.spec.statuses import RUNNING, WAITING, WAITING_FOR_GRAMMAR, WAITING_FOR_STREAMING
 from kvproof.spec.variables import (
@@ -16,9 +16,13 @@ from kvproof.spec.variables import (
     fenced,
     items_held,
     known,
+    last_frame,
     limit,
     passed,
     running,
+    scheduled,
+    spoiled,
+    stale,
     stopped,
     waiting,
 )
@@ -61,7 +65,12 @@ PARK_SESSION = Transition(
     subject=r,
     source=(RUNNING,),
     target=WAITING_FOR_STREAMING,
-    guard=(any_of(stopped[r], known[r] == limit[r]), items_held[r] == 0, fenced[e] == 0),
+    guard=(
+        any_of(stopped[r], known[r] == limit[r]),
+        scheduled[r] == 0,
+        items_held[r] == 0,
+        fenced[e] == 0,
+    ),
     effect=(
         *move_table_to_fence(r),
         computed[r].becomes(0),
@@ -69,6 +78,8 @@ PARK_SESSION = Transition(
         passed[r].becomes(0),
         decoding[r].becomes(value=False),
         stopped[r].becomes(value=False),
+        stale[r].becomes(last_frame[r]),
+        spoiled[step].becomes(larger(spoiled[step], last_frame[r])),
         running[pool].becomes(running[pool] - 1),
     ),
 )

@@ -1,6 +1,6 @@
 """Why the scheduler goes on: what the configuration must satisfy, what falls, what is enabled."""
 
-from kvproof.spec.expression import all_of, any_of, choose, count_if, no, total
+from kvproof.spec.expression import Formula, all_of, any_of, choose, count_if, no, total
 from kvproof.spec.roles import ENCODER_SLOTS, TOKEN_BUDGET, block, fence, item, pool, request, step
 from kvproof.spec.rows import Measure, Progress
 from kvproof.spec.statuses import RUNNING, finished, live, parked
@@ -10,6 +10,7 @@ from kvproof.spec.variables import (
     decoding,
     encoder_budget_left,
     encoder_idle,
+    fence_table,
     fenced,
     free,
     is_deferring,
@@ -19,9 +20,9 @@ from kvproof.spec.variables import (
     items_held,
     known,
     limit,
-    owed,
     preempted,
     processed,
+    returned,
     running,
     scheduled,
     size,
@@ -38,29 +39,42 @@ i = item.index("i")
 j = item.index("j")
 f = fence.index("f")
 
+# What happens to the oldest frame in flight, step by step; nothing else can hold it up.
+ACCOUNTING = ("come_back", "accept", "accept_one", "process")
+
+
+def no_frame_in_flight() -> Formula:
+    """Return whether every dispatched frame is over."""
+    return processed[step] + count_if(is_open[step]) == issued[step]
+
+
 MEASURES = (
     Measure(
         "tokens_to_sample",
         "Tokens that live requests may still sample; only an arrival adds to them.",
         total(x, choose(live(status[x]), limit[x] - known[x], 0)),
-        lowered_by=("accept", "accept_one"),
+        lowered_by=(
+            "accept",
+            "accept_one",
+            "accept_late",
+            "finish_stopped_late",
+            "finish_length_late",
+        ),
         raised_by=("arrive", "arrive_unchecked", "grammar_ready", "continue_session"),
     ),
     Measure(
         "requests_to_end",
         "Requests that have not ended; each is ended once, by one row, and only an arrival adds.",
         total(x, any_of(live(status[x]), parked(status[x]))),
-        lowered_by=("finish_stopped", "finish_length", "abort"),
+        lowered_by=(
+            "finish_stopped",
+            "finish_length",
+            "finish_stopped_late",
+            "finish_length_late",
+            "abort",
+        ),
         raised_by=("arrive", "arrive_unchecked"),
         property="L4",
-    ),
-    Measure(
-        "samples_owed",
-        "Samples that dispatched frames owe; each is accepted or discarded once.",
-        total(x, owed[x]),
-        lowered_by=("accept", "accept_one", "discard"),
-        raised_by=("dispatch",),
-        property="V7",
     ),
     Measure(
         "budget",
@@ -82,23 +96,31 @@ MEASURES = (
         "open_steps",
         "Steps that are open and not dispatched.",
         count_if(is_open[step]),
-        lowered_by=("dispatch",),
+        lowered_by=("dispatch", "withdraw"),
         raised_by=("begin",),
     ),
     Measure(
         "frames_in_flight_count",
         "Frames that have been opened and not processed.",
         issued[step] - processed[step],
-        lowered_by=("process",),
+        lowered_by=("process", "withdraw"),
         raised_by=("begin",),
         property="N6",
+    ),
+    Measure(
+        "frames_out",
+        "Frames whose outputs have not come back.",
+        issued[step] - returned[step],
+        lowered_by=("come_back", "withdraw"),
+        raised_by=("begin",),
+        property="V8",
     ),
     Measure(
         "free_blocks",
         "Free blocks; a table that grows takes one.",
         free[pool],
         lowered_by=("grow",),
-        raised_by=("drain",),
+        raised_by=("drain", "drain_early"),
     ),
     Measure(
         "published_blocks",
@@ -136,28 +158,48 @@ MEASURES = (
         "fenced_blocks",
         "Blocks behind fences; each drains once.",
         total(f, fenced[f]),
-        lowered_by=("drain",),
-        raised_by=("preempt", "finish_stopped", "finish_length", "abort", "park_session"),
+        lowered_by=("drain", "drain_early"),
+        raised_by=(
+            "preempt",
+            "preempt_in_flight",
+            "finish_stopped",
+            "finish_length",
+            "abort",
+            "park_session",
+        ),
         property="S6",
     ),
     Measure(
         "requests_waiting",
         "Requests that wait for admission.",
         waiting[pool],
-        lowered_by=("admit", "admit_chunk", "await_grammar"),
+        lowered_by=(
+            "admit",
+            "admit_chunk",
+            "await_grammar",
+            "finish_stopped_late",
+            "finish_length_late",
+        ),
         raised_by=(
             "arrive",
             "arrive_unchecked",
             "grammar_ready",
             "continue_session",
             "preempt",
+            "preempt_in_flight",
         ),
     ),
     Measure(
         "requests_running",
         "Running requests; a step that preempts gets them back only after it has ended.",
         running[pool],
-        lowered_by=("preempt", "finish_stopped", "finish_length", "park_session"),
+        lowered_by=(
+            "preempt",
+            "preempt_in_flight",
+            "finish_stopped",
+            "finish_length",
+            "park_session",
+        ),
         raised_by=("admit", "admit_chunk"),
         property="V6",
     ),
@@ -166,12 +208,13 @@ MEASURES = (
 PROGRESS = (
     Progress(
         "fresh_step_does_something",
-        "A fresh step with an unfinished request can admit, grow, schedule, drain, finish or"
-        " preempt.",
+        "A fresh step with an unfinished request and no frame in flight can admit, grow, schedule,"
+        " drain, finish or preempt.",
         (u, e),
         all_of(
             live(status[u]),
             is_open[step],
+            no_frame_in_flight(),
             no(is_deferring[step]),
             budget_left[step] == TOKEN_BUDGET,
             preempted[step] == 0,
@@ -190,12 +233,14 @@ PROGRESS = (
     ),
     Progress(
         "deferring_step_serves_decodes",
-        "A fresh step that leaves prefills for later can still serve a request that decodes.",
+        "A fresh step that leaves prefills for later can still serve a request that decodes, once"
+        " no frame is in flight.",
         (u, e),
         all_of(
             status[u] == RUNNING,
             decoding[u],
             is_open[step],
+            no_frame_in_flight(),
             is_deferring[step],
             budget_left[step] == TOKEN_BUDGET,
             preempted[step] == 0,
@@ -243,17 +288,33 @@ PROGRESS = (
     ),
     Progress(
         "closed_step_moves_on",
-        "Between passes a step can be opened, or the frame in flight can be accounted for.",
+        "Between passes a step can be opened.",
         (u,),
         all_of(live(status[u]), no(is_open[step])),
-        rows=("begin", "accept", "discard", "process"),
+        rows=("begin",),
+    ),
+    Progress(
+        "frame_in_flight_comes_to_an_end",
+        "A frame in flight can come back, be accounted for, and be over, whatever else happens.",
+        (),
+        processed[step] + count_if(is_open[step]) < issued[step],
+        rows=ACCOUNTING,
+        property="V8",
+    ),
+    Progress(
+        "fence_comes_to_an_end",
+        "The blocks behind a fence can be given back once no frame is in flight.",
+        (e, b),
+        all_of(fence_table[e, b] >= 1, no_frame_in_flight()),
+        rows=("drain",),
+        property="V8",
     ),
     Progress(
         "finished_request_leaves",
-        "A finished request can leave its row, once what it is owed has been discarded.",
+        "A finished request can leave its row, once the frames that touch it are over.",
         (u,),
-        finished(status[u]),
-        rows=("retire", "discard"),
+        all_of(finished(status[u]), no_frame_in_flight()),
+        rows=("retire",),
         property="L5",
     ),
 )

@@ -47,7 +47,7 @@ PROPERTIES = (
     Property("N3", "A request taken out of the open step leaves no trace in it."),
     Property("N4", "Slots of the encoder cache are conserved, and its budget is kept."),
     Property("N5", "A step never schedules more tokens than its budget."),
-    Property("N6", "A step decides only when every earlier frame has been processed."),
+    Property("N6", "What is released is decided by frames that have come back, in their order."),
     Property(
         "L1",
         "A request that can be served is counted as running or as waiting, any other as neither.",
@@ -69,11 +69,7 @@ PROPERTIES = (
     Property("V5", "Some order lets every holder of blocks complete.", "comes with remote loads"),
     Property("V6", "A preemption is made only if it raises the blocks that can be had now."),
     Property("V7", "Every wait has an exit."),
-    Property(
-        "V8",
-        "The loop stays awake while a release is pending.",
-        "comes with several steps in flight",
-    ),
+    Property("V8", "While a release or a frame is pending, something can always be done for it."),
     Property("V9", "A parked request occupies no run slot, no block and no encoder entry."),
     Property("V10", "Prefills are deferred only while decodes run and no backlog is left."),
     Property(

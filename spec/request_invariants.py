@@ -1,14 +1,17 @@
 """What is always true of one request."""
 
+from kvproof.spec.expected import expected
 from kvproof.spec.expression import (
     Formula,
     Number,
     all_of,
     any_of,
     before,
+    choose,
     count_if,
     held_before,
     implies,
+    larger,
     no,
 )
 from kvproof.spec.roles import (
@@ -52,12 +55,14 @@ from kvproof.spec.variables import (
     last_frame,
     limit,
     needed,
-    owed,
     preempted,
     preemptions,
     processed,
+    returned,
     running,
     scheduled,
+    spoiled,
+    stale,
     status,
     stopped,
     until,
@@ -76,14 +81,24 @@ def _legal_edge() -> Formula:
 
 
 def _is_as_it_was() -> Formula:
-    """Say that a finished request has not changed, but that it may be owed less."""
-    kept = (known, limit, ceiling, drafts, computed, scheduled, last_frame, preemptions, held)
+    """Say that a finished request has not changed."""
+    kept = (
+        known,
+        limit,
+        ceiling,
+        drafts,
+        computed,
+        scheduled,
+        stale,
+        last_frame,
+        preemptions,
+        held,
+    )
     return all_of(
         any_of(*(all_of(held_before(status[r] == end), status[r] == end) for end in FINISHED)),
         *(variable[r] == before(variable[r]) for variable in kept),
         *(held_before(flag[r]) == flag[r] for flag in (decoding, stopped)),
         items_held[r] == before(items_held[r]),
-        owed[r] <= before(owed[r]),
     )
 
 
@@ -129,7 +144,7 @@ INVARIANTS = (
                 ceiling[r] == 0,
                 drafts[r] == 0,
                 no(decoding[r]),
-                owed[r] == 0,
+                stale[r] == 0,
                 preemptions[r] == 0,
                 no(stopped[r]),
             ),
@@ -146,10 +161,15 @@ INVARIANTS = (
     ),
     Invariant(
         "waiting_starts_over",
-        "A request that waits has nothing computed, nothing in flight and no draft tokens.",
+        "A request that waits has nothing computed, no draft tokens, and no sample in flight.",
         implies(
             any_of(status[r] == ABSENT, queued_for_admission(status[r]), parked(status[r])),
-            all_of(computed[r] == 0, owed[r] == 0, drafts[r] == 0, no(decoding[r])),
+            all_of(
+                computed[r] == 0,
+                last_frame[r] <= larger(processed[step], stale[r]),
+                drafts[r] == 0,
+                no(decoding[r]),
+            ),
         ),
         property="L6",
         rule="vllm-project/vllm-omni#6053; vllm#30916",
@@ -169,10 +189,10 @@ INVARIANTS = (
     ),
     Invariant(
         "complete_has_its_table",
-        "A running request that can finish has computed all but its last token.",
+        "A running request that can finish has computed all but its last token, at least.",
         implies(
             all_of(status[r] == RUNNING, any_of(stopped[r], known[r] == limit[r])),
-            all_of(computed[r] >= 1, computed[r] + 1 == known[r], scheduled[r] == 0),
+            all_of(computed[r] >= 1, computed[r] + 1 >= known[r]),
         ),
         property="L7",
         rule="vLLM check_stop",
@@ -230,12 +250,25 @@ INVARIANTS = (
             limit[r] <= ceiling[r] + count_if(status[r] != ABSENT),
             computed[r] + scheduled[r] <= ceiling[r],
             drafts[r] <= MAX_DRAFTS,
-            implies(drafts[r] >= 1, known[r] + drafts[r] <= ceiling[r]),
-            implies(owed[r] == 0, computed[r] + scheduled[r] <= known[r] + drafts[r]),
-            implies(owed[r] >= 1, computed[r] <= known[r] + drafts[r]),
+            implies(
+                drafts[r] >= 1,
+                all_of(known[r] + drafts[r] <= ceiling[r], computed[r] < known[r]),
+            ),
+            implies(scheduled[r] >= 1, computed[r] + scheduled[r] <= expected(r) + drafts[r]),
+            implies(MAX_DRAFTS >= 1, computed[r] <= known[r] + MAX_DRAFTS),
         ),
         property="N1",
         rule="lmc#2327",
+    ),
+    Invariant(
+        "scheduled_is_wanted",
+        "The open step asks for no sample beyond the limit, and for none behind draft tokens.",
+        implies(
+            scheduled[r] >= 1,
+            all_of(expected(r) < limit[r], implies(MAX_DRAFTS >= 1, computed[r] < known[r])),
+        ),
+        property="N1",
+        rule="vLLM Scheduler.schedule, num_output_placeholders",
     ),
     Invariant(
         "fits_an_empty_pool",
@@ -253,34 +286,49 @@ INVARIANTS = (
     ),
     Invariant(
         "table_is_no_longer_than_needed",
-        "A table has no block beyond the one that holds the last known token.",
-        held[r] * BLOCK_SIZE < known[r] + MAX_DRAFTS + LOOKAHEAD + BLOCK_SIZE,
+        "A table has no block beyond the one that holds the last token known or in flight.",
+        held[r] * BLOCK_SIZE
+        < choose(MAX_DRAFTS == 0, expected(r), known[r]) + MAX_DRAFTS + LOOKAHEAD + BLOCK_SIZE,
         property="S10",
         rule="vLLM KVCacheManager.allocate_slots",
     ),
     Invariant(
-        "sample_owed_when_computed",
-        "A running request is owed a sample exactly while all of its known tokens are computed.",
-        implies(status[r] == RUNNING, owed[r] == count_if(computed[r] >= known[r])),
-        property="N2",
-        rule="vllm#48245",
-    ),
-    Invariant(
-        "owed_means_in_flight",
-        "A sample is owed only by a dispatched frame that has not been processed.",
-        implies(owed[r] >= 1, processed[step] < last_frame[r]),
-        property="N2",
-        rule="vllm#48245",
-    ),
-    Invariant(
-        "finished_is_owed_at_most_one",
-        "Only an aborted request can end while a sample is owed, and only one.",
-        all_of(
-            implies(finished(status[r]), owed[r] <= 1),
-            implies(status[r].is_in(FINISHED_STOPPED, FINISHED_LENGTH), owed[r] == 0),
+        "sample_is_in_flight",
+        "What a running request has computed beyond its known tokens, a frame in flight brings.",
+        implies(
+            all_of(status[r] == RUNNING, computed[r] >= known[r]),
+            all_of(last_frame[r] > processed[step], last_frame[r] > stale[r]),
         ),
         property="N2",
-        rule="vllm#6586",
+        rule="vllm#48245",
+    ),
+    Invariant(
+        "sample_is_wanted",
+        "No frame brings a running request more tokens than it may have.",
+        implies(
+            all_of(status[r] == RUNNING, computed[r] >= known[r]),
+            all_of(known[r] < limit[r], any_of(MAX_DRAFTS >= 1, computed[r] < limit[r])),
+        ),
+        property="N2",
+        rule="vLLM Scheduler.schedule, num_output_placeholders",
+    ),
+    Invariant(
+        "stale_is_in_flight",
+        "A sample is dropped only if it comes from a frame that was dispatched before.",
+        all_of(
+            stale[r] <= spoiled[step],
+            stale[r] <= last_frame[r],
+            spoiled[step] + count_if(is_open[step]) <= issued[step],
+        ),
+        property="N2",
+        rule="vllm#48245",
+    ),
+    Invariant(
+        "decoding_has_computed",
+        "A request that decodes has computed all of its known tokens but the last.",
+        implies(decoding[r], computed[r] + 1 >= known[r]),
+        property="N2",
+        rule="vLLM AsyncScheduler._update_request_with_output",
     ),
     Invariant(
         "drafts_are_tried_once",
@@ -335,7 +383,7 @@ INVARIANTS = (
         "The fence that takes the blocks of a preempted request can be drained at once.",
         implies(
             all_of(_becomes_preempted(), fenced[e] > before(fenced[e])),
-            until[e] <= processed[step],
+            until[e] <= returned[step],
         ),
         property="V6",
         rule="vllm#49674",

@@ -1,5 +1,6 @@
 """The rows that move a request through its life."""
 
+from kvproof.spec.expected import expected
 from kvproof.spec.expression import (
     Assignment,
     FlagParameter,
@@ -7,6 +8,7 @@ from kvproof.spec.expression import (
     Index,
     NumberParameter,
     all_of,
+    any_of,
     choose,
     count_if,
     every,
@@ -50,18 +52,21 @@ from kvproof.spec.variables import (
     free,
     held,
     is_open,
+    issued,
     items_held,
     known,
     last_frame,
     limit,
     needed,
-    owed,
     passed,
     preempted,
     preemptions,
     processed,
+    returned,
     running,
     scheduled,
+    spoiled,
+    stale,
     status,
     stopped,
     until,
@@ -85,13 +90,23 @@ stop = FlagParameter("stop", "the sample ends the request")
 
 
 def move_table_to_fence(owner: Index) -> tuple[Assignment, ...]:
-    """Return the one way in which blocks leave a table: all of them, behind a fence."""
+    """Return the one way in which blocks leave a table: all of them, behind a fence.
+
+    If a frame in flight touches them, they wait for the last frame that has been dispatched, so
+    that fences end in the order in which they were closed (vLLM Scheduler._free_request_blocks).
+    """
     return (
         every(x, fence_table[e, x].becomes(block_table[owner, x])),
         every(x, block_table[owner, x].becomes(0)),
         fenced[e].becomes(held[owner]),
         held[owner].becomes(0),
-        until[e].becomes(last_frame[owner]),
+        until[e].becomes(
+            choose(
+                last_frame[owner] <= returned[step],
+                last_frame[owner],
+                issued[step] - count_if(is_open[step]),
+            )
+        ),
     )
 
 
@@ -99,7 +114,7 @@ def _lacks_blocks(needy: Index) -> tuple[Formula, ...]:
     """Say that a running request cannot have the wanted tokens, even with every free block."""
     return (
         status[needy] == RUNNING,
-        computed[needy] + wanted <= known[needy] + drafts[needy],
+        computed[needy] + wanted <= expected(needy) + drafts[needy],
         (held[needy] + free[pool]) * BLOCK_SIZE < computed[needy] + wanted + LOOKAHEAD,
     )
 
@@ -198,6 +213,28 @@ ADMIT_CHUNK = Transition(
     breaks=("admission_fits",),
 )
 
+NEEDED_AND_POSSIBLE = (
+    *_lacks_blocks(needy),
+    held[victim] >= 1,
+    scheduled[victim] == 0,
+    known[victim] < limit[victim],
+    no(stopped[victim]),
+    items_held[victim] == 0,
+    fenced[e] == 0,
+)
+BACK_TO_THE_QUEUE = (
+    *move_table_to_fence(victim),
+    computed[victim].becomes(0),
+    drafts[victim].becomes(0),
+    passed[victim].becomes(0),
+    decoding[victim].becomes(value=False),
+    preemptions[victim].becomes(preemptions[victim] + 1),
+    running[pool].becomes(running[pool] - 1),
+    waiting[pool].becomes(waiting[pool] + 1),
+    preempted[step].becomes(preempted[step] + 1),
+    needed[step].becomes(needed[step] + count_if(all_of(*_lacks_blocks(needy)))),
+)
+
 PREEMPT = Transition(
     name="preempt",
     doc="A running request gives up its table because the free blocks cannot serve a needy one.",
@@ -206,28 +243,21 @@ PREEMPT = Transition(
     subject=victim,
     source=(RUNNING,),
     target=PREEMPTED,
-    guard=(
-        *_lacks_blocks(needy),
-        held[victim] >= 1,
-        last_frame[victim] <= processed[step],
-        scheduled[victim] == 0,
-        known[victim] < limit[victim],
-        no(stopped[victim]),
-        items_held[victim] == 0,
-        fenced[e] == 0,
-    ),
-    effect=(
-        *move_table_to_fence(victim),
-        computed[victim].becomes(0),
-        drafts[victim].becomes(0),
-        passed[victim].becomes(0),
-        decoding[victim].becomes(value=False),
-        preemptions[victim].becomes(preemptions[victim] + 1),
-        running[pool].becomes(running[pool] - 1),
-        waiting[pool].becomes(waiting[pool] + 1),
-        preempted[step].becomes(preempted[step] + 1),
-        needed[step].becomes(needed[step] + count_if(all_of(*_lacks_blocks(needy)))),
-    ),
+    guard=(*NEEDED_AND_POSSIBLE, last_frame[victim] <= processed[step]),
+    effect=BACK_TO_THE_QUEUE,
+)
+
+PREEMPT_IN_FLIGHT = Transition(
+    name="preempt_in_flight",
+    doc="A running request is preempted while a frame still touches its table.",
+    rule="vLLM Scheduler._preempt_request; vllm#49674",
+    parameters=(victim, needy, wanted, e),
+    subject=victim,
+    source=(RUNNING,),
+    target=PREEMPTED,
+    guard=NEEDED_AND_POSSIBLE,
+    effect=BACK_TO_THE_QUEUE,
+    breaks=("preemption_pays", "preemption_pays_at_once", "waiting_starts_over"),
 )
 
 PROPOSE = Transition(
@@ -249,16 +279,25 @@ PROPOSE = Transition(
     environment=True,
 )
 
+
+def _brought_by_the_frame() -> tuple[Formula, ...]:
+    """Say that the frame that has come back brings a sample that the request still waits for."""
+    return (
+        processed[step] < returned[step],
+        any_of(spoiled[step] <= processed[step], stale[r] <= processed[step]),
+        computed[r] >= known[r],
+    )
+
+
 ACCEPT_ONE = Transition(
     name="accept_one",
-    doc="The sampled token of a request that tried no draft tokens becomes known.",
-    rule="vLLM Scheduler.update_from_output; Scheduler._update_request_with_output",
+    doc="The sampled token of a request becomes known, where nobody has draft tokens.",
+    rule="vLLM Scheduler.update_from_output; AsyncScheduler._update_request_with_output",
     parameters=(r, stop),
     subject=r,
     source=(RUNNING,),
-    guard=(computed[r] == known[r], drafts[r] == 0),
+    guard=(MAX_DRAFTS == 0, *_brought_by_the_frame(), known[r] < limit[r]),
     effect=(
-        owed[r].becomes(owed[r] - 1),
         known[r].becomes(known[r] + 1),
         decoding[r].becomes(value=True),
         stopped[r].becomes(stop),
@@ -275,15 +314,16 @@ ACCEPT = Transition(
     subject=r,
     source=(RUNNING,),
     guard=(
+        MAX_DRAFTS >= 1,
+        *_brought_by_the_frame(),
+        last_frame[r] <= returned[step],
         count >= 1,
         count <= computed[r] - known[r] + 1,
         known[r] + count <= limit[r],
     ),
     effect=(
-        owed[r].becomes(owed[r] - 1),
         computed[r].becomes(known[r] + count - 1),
         known[r].becomes(known[r] + count),
-        drafts[r].becomes(0),
         decoding[r].becomes(value=True),
         stopped[r].becomes(stop),
     ),
@@ -291,16 +331,57 @@ ACCEPT = Transition(
     environment=True,
 )
 
-DISCARD = Transition(
-    name="discard",
-    doc="A sampled token for a request that has ended meanwhile is dropped.",
-    rule="vLLM Scheduler.update_from_output; vllm#6586",
+
+def _brought_too_late() -> tuple[Formula, ...]:
+    """Say that the frame that has come back is the last one that ran a preempted request."""
+    return (processed[step] < returned[step], last_frame[r] == returned[step])
+
+
+ACCEPT_LATE = Transition(
+    name="accept_late",
+    doc="A sample comes for a request that was preempted while a frame was to bring it.",
+    rule="vLLM AsyncScheduler._update_request_with_output; vllm#48245",
     parameters=(r,),
     subject=r,
-    source=FINISHED,
-    guard=(owed[r] >= 1,),
-    effect=(owed[r].becomes(owed[r] - 1),),
+    source=(PREEMPTED,),
+    guard=(*_brought_too_late(), known[r] + 1 < limit[r]),
+    effect=(known[r].becomes(known[r] + 1),),
     environment=True,
+)
+
+FINISH_STOPPED_LATE = Transition(
+    name="finish_stopped_late",
+    doc="A stop token comes for a preempted request, which ends without its table.",
+    rule="vLLM Scheduler.update_from_output, stopped_preempted_reqs",
+    parameters=(r,),
+    subject=r,
+    source=(PREEMPTED,),
+    target=FINISHED_STOPPED,
+    guard=_brought_too_late(),
+    effect=(
+        known[r].becomes(known[r] + 1),
+        stopped[r].becomes(value=True),
+        waiting[pool].becomes(waiting[pool] - 1),
+    ),
+    environment=True,
+    breaks=("legal_edges",),
+)
+
+FINISH_LENGTH_LATE = Transition(
+    name="finish_length_late",
+    doc="The last token comes for a preempted request, which ends without its table.",
+    rule="vLLM Scheduler.update_from_output, stopped_preempted_reqs",
+    parameters=(r,),
+    subject=r,
+    source=(PREEMPTED,),
+    target=FINISHED_LENGTH,
+    guard=(*_brought_too_late(), known[r] + 1 == limit[r]),
+    effect=(
+        known[r].becomes(known[r] + 1),
+        waiting[pool].becomes(waiting[pool] - 1),
+    ),
+    environment=True,
+    breaks=("legal_edges",),
 )
 
 FINISH_STOPPED = Transition(
@@ -311,7 +392,7 @@ FINISH_STOPPED = Transition(
     subject=r,
     source=(RUNNING,),
     target=FINISHED_STOPPED,
-    guard=(stopped[r], items_held[r] == 0, fenced[e] == 0),
+    guard=(stopped[r], scheduled[r] == 0, items_held[r] == 0, fenced[e] == 0),
     effect=(*move_table_to_fence(r), running[pool].becomes(running[pool] - 1)),
 )
 
@@ -323,7 +404,13 @@ FINISH_LENGTH = Transition(
     subject=r,
     source=(RUNNING,),
     target=FINISHED_LENGTH,
-    guard=(known[r] == limit[r], no(stopped[r]), items_held[r] == 0, fenced[e] == 0),
+    guard=(
+        known[r] == limit[r],
+        no(stopped[r]),
+        scheduled[r] == 0,
+        items_held[r] == 0,
+        fenced[e] == 0,
+    ),
     effect=(*move_table_to_fence(r), running[pool].becomes(running[pool] - 1)),
 )
 
@@ -346,13 +433,13 @@ ABORT = Transition(
 
 RETIRE = Transition(
     name="retire",
-    doc="A finished request that no frame owes anything leaves its row vacant.",
+    doc="A finished request that no frame in flight brings anything leaves its row vacant.",
     rule="vLLM Scheduler._free_blocks; vllm#15326",
     parameters=(r,),
     subject=r,
     source=FINISHED,
     target=ABSENT,
-    guard=(owed[r] == 0,),
+    guard=(last_frame[r] <= processed[step],),
     effect=(
         known[r].becomes(0),
         limit[r].becomes(0),
@@ -362,6 +449,7 @@ RETIRE = Transition(
         passed[r].becomes(0),
         decoding[r].becomes(value=False),
         stopped[r].becomes(value=False),
+        stale[r].becomes(0),
         preemptions[r].becomes(0),
     ),
 )
@@ -372,10 +460,13 @@ TRANSITIONS = (
     ADMIT,
     ADMIT_CHUNK,
     PREEMPT,
+    PREEMPT_IN_FLIGHT,
     PROPOSE,
     ACCEPT_ONE,
     ACCEPT,
-    DISCARD,
+    ACCEPT_LATE,
+    FINISH_STOPPED_LATE,
+    FINISH_LENGTH_LATE,
     FINISH_STOPPED,
     FINISH_LENGTH,
     ABORT,

@@ -1,9 +1,9 @@
 """What is always true of a step and its budget."""
 
+from kvproof.spec.expected import decodes
 from kvproof.spec.expression import all_of, any_of, count_if, held_before, implies, no, total
 from kvproof.spec.roles import TOKEN_BUDGET, request, step
 from kvproof.spec.rows import Invariant
-from kvproof.spec.statuses import RUNNING
 from kvproof.spec.variables import (
     budget_left,
     capacity_bound,
@@ -15,8 +15,8 @@ from kvproof.spec.variables import (
     issued,
     known,
     processed,
+    returned,
     scheduled,
-    status,
 )
 
 r = request.index("r")
@@ -57,7 +57,7 @@ INVARIANTS = (
             all_of(no(held_before(is_open[step])), is_open[step], is_deferring[step]),
             all_of(
                 no(capacity_bound[step]),
-                total(x, all_of(status[x] == RUNNING, decoding[x])) >= 1,
+                total(x, decodes(x)) >= 1,
             ),
         ),
         property="V10",
@@ -65,10 +65,11 @@ INVARIANTS = (
     ),
     Invariant(
         "frames_in_flight",
-        "At most one frame is unprocessed, and the open step is it.",
+        "Frames come back and are processed one after the other, in the order of their dispatch.",
         all_of(
-            processed[step] + count_if(is_open[step]) <= issued[step],
-            issued[step] <= processed[step] + 1,
+            processed[step] <= returned[step],
+            returned[step] <= processed[step] + 1,
+            returned[step] + count_if(is_open[step]) <= issued[step],
         ),
         property="N6",
         rule="vLLM Scheduler.update_from_output",

@@ -1,6 +1,8 @@
 """The rows of a step: it is opened, filled within its budget, dispatched and processed."""
 
+from kvproof.spec.expected import decodes, expected
 from kvproof.spec.expression import (
+    Assignment,
     FlagParameter,
     NumberParameter,
     all_of,
@@ -15,6 +17,7 @@ from kvproof.spec.roles import (
     BLOCK_SIZE,
     ENCODER_BUDGET,
     LOOKAHEAD,
+    MAX_DRAFTS,
     TOKEN_BUDGET,
     block,
     pool,
@@ -40,9 +43,9 @@ from kvproof.spec.variables import (
     last_frame,
     limit,
     needed,
-    owed,
     preempted,
     processed,
+    returned,
     scheduled,
     status,
     stopped,
@@ -58,16 +61,16 @@ tokens = NumberParameter("tokens", "tokens to schedule")
 
 BEGIN = Transition(
     name="begin",
-    doc="A step is opened with its whole budget, once every earlier frame has been processed.",
+    doc="A step is opened with its whole budget, however many frames are in flight.",
     rule="vLLM Scheduler.schedule",
     parameters=(throttled,),
-    guard=(issued[step] == processed[step],),
+    guard=(no(is_open[step]),),
     effect=(
         is_deferring[step].becomes(
             all_of(
                 throttled,
                 no(capacity_bound[step]),
-                total(x, all_of(status[x] == RUNNING, decoding[x])) >= 1,
+                total(x, decodes(x)) >= 1,
             )
         ),
         is_open[step].becomes(value=True),
@@ -91,10 +94,11 @@ SCHEDULE = Transition(
         scheduled[r] == 0,
         tokens >= 1,
         tokens <= budget_left[step],
-        computed[r] + tokens <= known[r] + drafts[r],
+        computed[r] + tokens <= expected(r) + drafts[r],
         computed[r] + tokens + LOOKAHEAD <= held[r] * BLOCK_SIZE,
         any_of(no(is_deferring[step]), decoding[r], computed[r] + 1 >= known[r]),
-        known[r] < limit[r],
+        any_of(MAX_DRAFTS == 0, computed[r] < known[r]),
+        expected(r) < limit[r],
         no(stopped[r]),
     ),
     effect=(
@@ -119,27 +123,27 @@ UNSCHEDULE = Transition(
     undoes="schedule",
 )
 
+
+def _backlog() -> tuple[Assignment, ...]:
+    """Return how the end of a pass decides whether this rank is bound by capacity."""
+    aligned = all_of(no(is_deferring[step]), preempted[step] == 0)
+    return (
+        capacity_bound[step].becomes(
+            any_of(all_of(aligned, waiting[pool] >= 1), all_of(no(aligned), capacity_bound[step]))
+        ),
+        is_open[step].becomes(value=False),
+    )
+
+
 DISPATCH = Transition(
     name="dispatch",
-    doc="The open step becomes a frame: what it scheduled counts as computed, samples are owed.",
+    doc="The open step becomes a frame in flight: what it scheduled counts as computed.",
     rule="vLLM Scheduler._update_after_schedule",
     guard=(is_open[step], credit[step] == 0),
     effect=(
-        capacity_bound[step].becomes(
-            any_of(
-                all_of(no(is_deferring[step]), preempted[step] == 0, waiting[pool] >= 1),
-                all_of(any_of(is_deferring[step], preempted[step] >= 1), capacity_bound[step]),
-            )
-        ),
-        is_open[step].becomes(value=False),
-        every(
-            x,
-            owed[x].becomes(
-                owed[x]
-                + count_if(all_of(scheduled[x] >= 1, computed[x] + scheduled[x] >= known[x]))
-            ),
-        ),
+        *_backlog(),
         every(x, computed[x].becomes(computed[x] + scheduled[x])),
+        every(x, drafts[x].becomes(choose(scheduled[x] >= 1, 0, drafts[x]))),
         every(x, last_frame[x].becomes(choose(scheduled[x] >= 1, issued[step], last_frame[x]))),
         every(x, scheduled[x].becomes(0)),
         every(
@@ -154,17 +158,44 @@ DISPATCH = Transition(
     ),
 )
 
-PROCESS = Transition(
-    name="process",
-    doc="A dispatched frame is over: every sample it owed has been accepted or discarded.",
+WITHDRAW = Transition(
+    name="withdraw",
+    doc="An open step that has scheduled nobody is closed, and is no frame.",
+    rule="vLLM Scheduler.schedule, fence of non-empty steps; vllm#45357",
+    guard=(is_open[step], budget_left[step] == TOKEN_BUDGET, credit[step] == 0),
+    effect=(*_backlog(), issued[step].becomes(issued[step] - 1)),
+)
+
+COME_BACK = Transition(
+    name="come_back",
+    doc="The outputs of the oldest frame in flight have come back: it touches no block any more.",
     rule="vLLM Scheduler.update_from_output; fence of vllm#45357",
     guard=(
-        no(is_open[step]),
-        processed[step] < issued[step],
-        total(x, owed[x]) == 0,
+        returned[step] == processed[step],
+        returned[step] + count_if(is_open[step]) < issued[step],
+    ),
+    effect=(returned[step].becomes(returned[step] + 1),),
+    environment=True,
+)
+
+PROCESS = Transition(
+    name="process",
+    doc="A frame is over: every sample it brought has been accepted, or belongs to nobody.",
+    rule="vLLM Scheduler.update_from_output",
+    guard=(
+        processed[step] < returned[step],
+        total(
+            x,
+            all_of(
+                status[x] == RUNNING,
+                computed[x] >= known[x],
+                last_frame[x] <= processed[step] + 1,
+            ),
+        )
+        == 0,
     ),
     effect=(processed[step].becomes(processed[step] + 1),),
     environment=True,
 )
 
-TRANSITIONS = (BEGIN, SCHEDULE, UNSCHEDULE, DISPATCH, PROCESS)
+TRANSITIONS = (BEGIN, SCHEDULE, UNSCHEDULE, DISPATCH, WITHDRAW, COME_BACK, PROCESS)

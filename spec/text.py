@@ -23,6 +23,7 @@ from kvproof.spec.expression import (
     Member,
     Multiply,
     No,
+    Number,
     NumberCell,
     NumberParameter,
     StandsAt,
@@ -108,7 +109,19 @@ def _membership(tree: AnyOf) -> str:
     return f"{sides[0][0]} in {{{', '.join(name for _, name in sides)}}}"
 
 
+def larger_of(tree: ChooseNumber) -> tuple[Number, Number] | None:
+    """Return the two numbers of which the tree is the larger one, if it is made by `larger`."""
+    if not (isinstance(tree.condition, Compare) and tree.condition.operator == ">="):
+        return None
+    compared = text(tree.condition.left), text(tree.condition.right)
+    same = compared == (text(tree.then), text(tree.otherwise))
+    return (tree.then, tree.otherwise) if same else None
+
+
 def _choose(tree: ChooseNumber) -> str:
+    sides = larger_of(tree)
+    if sides is not None:
+        return f"max({', '.join(text(side) for side in sides)})"
     condition = text(tree.condition)
     values = [side.value for side in (tree.then, tree.otherwise) if isinstance(side, Literal)]
     if values == [1, 0]:

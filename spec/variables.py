@@ -37,8 +37,11 @@ computed = Variable[Number](
 scheduled = Variable[Number](
     "scheduled", (request,), "tokens this request gets in the open step", minimum=0
 )
-owed = Variable[Number](
-    "owed", (request,), "sampled tokens that dispatched frames still owe", minimum=0
+stale = Variable[Number](
+    "stale",
+    (request,),
+    "last frame whose sample is dropped, because an older attempt asked for it",
+    minimum=0,
 )
 stopped = Variable[Formula](
     "stopped", (request,), "the last accepted sample ends the request", flag=True
@@ -163,6 +166,12 @@ credit = Variable[Number](
     minimum=0,
 )
 issued = Variable[Number]("issued", (step,), "frames opened so far")
+returned = Variable[Number](
+    "returned", (step,), "frames whose outputs have come back: they touch no block any more"
+)
+spoiled = Variable[Number](
+    "spoiled", (step,), "last frame that may bring a sample to be dropped", minimum=0
+)
 processed = Variable[Number]("processed", (step,), "frames whose outputs are accounted for")
 budget_left = Variable[Number](
     "budget_left", (step,), "tokens the open step may still schedule", minimum=0
@@ -189,7 +198,7 @@ VARIABLES = (
     decoding,
     computed,
     scheduled,
-    owed,
+    stale,
     stopped,
     last_frame,
     preemptions,
@@ -220,6 +229,8 @@ VARIABLES = (
     capacity_bound,
     credit,
     issued,
+    returned,
+    spoiled,
     processed,
     budget_left,
     encoder_budget_left,

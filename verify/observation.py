@@ -29,14 +29,17 @@ def observed_decision(output: StepOutput) -> Decision:
 def observed_snapshot(scheduler: Scheduler) -> Snapshot:
     """Return the state of a scheduler between two calls."""
     statistics = scheduler.statistics()
-    names = sorted(statistics.blocks_by_request)
+    # One that has ended is gone for the reference, which needs its row no more.
+    names = sorted(
+        name for name in statistics.blocks_by_request if _status(scheduler, name) not in _ENDED
+    )
     return Snapshot(
         running=tuple(scheduler.running_request_ids()),
         waiting=tuple(scheduler.waiting_request_ids()),
         status={name: _status(scheduler, name).name for name in names},
         tokens_known={name: len(scheduler.token_ids(name)) for name in names},
         tokens_computed={name: scheduler.num_computed_tokens(name) for name in names},
-        preemptions=statistics.preemptions_by_request,
+        preemptions={name: statistics.preemptions_by_request[name] for name in names},
         blocks={name: tuple(scheduler.block_ids(name)) for name in names},
         free_blocks=statistics.num_free_blocks,
         capacity_bound=statistics.is_capacity_bound,
@@ -50,6 +53,9 @@ def observed_results(outputs: Iterable[RequestOutput]) -> Results:
         tokens_accepted={output.request_id: output.new_token_ids for output in listed},
         ended={o.request_id: o.finish_reason.value for o in listed if o.finish_reason is not None},
     )
+
+
+_ENDED = (Status.FINISHED_STOPPED, Status.FINISHED_LENGTH, Status.FINISHED_ABORTED)
 
 
 def _status(scheduler: Scheduler, name: str) -> Status:

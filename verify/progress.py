@@ -39,7 +39,7 @@ from kvproof.verify.query import Query, Sat, any_state
 from kvproof.verify.setting import Setting, guard_of
 from kvproof.verify.solvers import conjunction
 from kvproof.verify.sums import term_of
-from kvproof.verify.terms import Sum, Term
+from kvproof.verify.terms import Term
 from kvproof.verify.trees import GENERIC, replace_parameters
 from kvproof.verify.verdict import Counterexample, Method, Result
 
@@ -82,8 +82,10 @@ class Stuck:
             setting.term(tree)
         found: set[Index] = set()
         for key, item in setting.terms.sums.items():
-            names = _named_in(item, setting)
-            if item.arguments or not names <= newest or bool(names) != bool(newest):
+            names = _named_in((item.body,), setting)
+            if not names <= newest or bool(names) != bool(newest):
+                continue
+            if _named_in(item.arguments, setting):
                 continue
             witness = Index(item.role, f"{item.role}{len(self.witnesses) + 1}")
             self.witnesses[key] = witness
@@ -117,8 +119,8 @@ class Stuck:
         ]
 
 
-def _named_in(item: Sum, setting: Setting) -> set[Index]:
-    indices = {index for cell in cells(item.body) for index in cell.indices}
+def _named_in(trees: tuple[Expression, ...], setting: Setting) -> set[Index]:
+    indices = {index for tree in trees for cell in cells(tree) for index in cell.indices}
     return {i for i in indices if i.role in setting.instances and i.name != GENERIC}
 
 

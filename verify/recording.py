@@ -178,6 +178,7 @@ def _limits(config: Line) -> SchedulerConfig:
             watermark=config.real("watermark"),
             scheduler_reserve_full_isl=config.flag("reserve_full_isl"),
             num_speculative_tokens=config.number("spec_tokens"),
+            max_steps_in_flight=2 if config.flag("async_scheduling") else 1,
         )
     except CallerError as error:
         config.refuse(f"these limits are none: {error}")
@@ -222,12 +223,14 @@ def _arrival(entry: Line, turn: int) -> Arrival:
 
 def _step(line: Line) -> Step:
     decided = line.has("num_scheduled_tokens")
+    updated = line.optional_number("update_of")
     return Step(
         number=line.number("step"),
         throttled=line.flag("throttle"),
         decision=_decision(line) if decided else None,
         scheduled=_snapshot(line.part("after_schedule")) if decided else None,
-        results=_results(line) if decided else None,
+        updated_step=updated,
+        results=_results(line) if updated is not None else None,
         updated=_snapshot(line.part("after_update")),
         free_queue=line.numbers("free_list") if line.has("free_list") else None,
     )
@@ -288,7 +291,6 @@ def _require_end(header: Header, steps: tuple[Step, ...]) -> None:
 
 _NOT_YET = {
     "connector": "remote KV loads",
-    "async_scheduling": "several steps in flight",
 }
 _CONFIG = frozenset(
     {

@@ -41,6 +41,7 @@ class WorkloadRun:
     header: Header
     scheduler: Scheduler
     to_come: deque[Arrival] = field(repr=False)
+    in_flight: dict[int, StepOutput] = field(factory=dict, repr=False)
 
     @classmethod
     def of(cls, header: Header, profile: Profile, *, debug: bool = False) -> WorkloadRun:
@@ -85,24 +86,28 @@ def _compared(run: WorkloadRun, step: Step) -> Difference | None:
     while (arrival := run.next_arrival(step.number)) is not None:
         run.scheduler.add_request(arrival.request)
     run.abort_before(step.number)
-    if step.decision is None:
-        run.abort_during(step.number)
-        return _compare_end(run, step)
-    return _compare_decided(run, step) or _compare_end(run, step)
+    found = _compare_decided(run, step) if step.decision is not None else None
+    if found is not None:
+        return found
+    run.abort_during(step.number)
+    found = _compare_updated(run, step) if step.updated_step is not None else None
+    return found or _compare_end(run, step)
 
 
 def _compare_decided(run: WorkloadRun, step: Step) -> Difference | None:
     output = run.scheduler.schedule(step.throttled)
+    run.in_flight[step.number] = output
     number, when = step.number, "after schedule"
     found = first_difference(number, "as scheduled", step.decision, observed_decision(output))
-    found = found or first_difference(
-        number, when, step.scheduled, observed_snapshot(run.scheduler)
-    )
-    if found is not None:
-        return found
-    run.abort_during(number)
+    return found or first_difference(number, when, step.scheduled, observed_snapshot(run.scheduler))
+
+
+def _compare_updated(run: WorkloadRun, step: Step) -> Difference | None:
+    """Account for the step that the recorder accounted for, the oldest in flight."""
+    assert step.updated_step is not None
+    output = run.in_flight.pop(step.updated_step)
     results = run.scheduler.update(output, _recorded_samples(step, output))
-    found = first_difference(number, "as updated", step.results, observed_results(results))
+    found = first_difference(step.number, "as updated", step.results, observed_results(results))
     run.propose_drafts(output)
     return found
 

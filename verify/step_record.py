@@ -63,7 +63,8 @@ class Step:
         throttled: what `schedule` was told.
         decision: None if there was nothing to schedule, so that only time went by.
         scheduled: the state after `schedule`.
-        results: what came of the samples.
+        updated_step: the step whose samples `update` was given; None if it was not called.
+        results: what came of those samples.
         updated: the state after `update`.
         free_queue: the free blocks in the order in which they will be taken, if recorded.
 
@@ -73,6 +74,7 @@ class Step:
     throttled: bool
     decision: Decision | None
     scheduled: Snapshot | None
+    updated_step: int | None
     results: Results | None
     updated: Snapshot
     free_queue: tuple[int, ...] | None

@@ -8,12 +8,15 @@ where the row reads nothing that it writes: the last value stays, in an array as
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from attrs import evolve, frozen
 
 from kvproof.spec.declaration import Declaration
 from kvproof.spec.expression import (
     Add,
     AnyOf,
+    ChooseNumber,
     Compare,
     Expression,
     FlagCell,
@@ -33,13 +36,14 @@ from kvproof.spec.generator.rows import (
     docstring,
     is_table,
     local_names,
+    negated,
     stored_effects,
     used_roles,
 )
 from kvproof.spec.location import DeclarationError
 from kvproof.spec.rows import Transition
-from kvproof.spec.text import text
-from kvproof.spec.walk import AnyCell, nodes, read_cells
+from kvproof.spec.text import larger_of, text
+from kvproof.spec.walk import AnyCell, children, nodes, read_cells
 
 
 @frozen
@@ -258,19 +262,15 @@ class _BatchWriter:
         return not own and not _has_parameters(tree)
 
     def _is_conditional(self, tree: Expression) -> bool:
-        """Return whether the conjunct asks something of positions only if a single flag is set."""
-        if not (isinstance(tree, AnyOf) and isinstance(tree.items[0], No)):
-            return False
-        condition = tree.items[0].body
-        return isinstance(condition, FlagCell) and self._is_single(condition)
+        """Return whether the conjunct asks nothing of positions where a single formula holds."""
+        return isinstance(tree, AnyOf) and self._is_single(tree.items[0])
 
     def _conditional(self, tree: Expression) -> list[str]:
         assert isinstance(tree, AnyOf)
-        condition, *others = tree.items
-        assert isinstance(condition, No)
-        wanted = self._python().text(AnyOf(tuple(others)))
+        excuse, *others = tree.items
+        wanted = self._python().text(others[0] if len(others) == 1 else AnyOf(tuple(others)))
         return [
-            f"if {self._scalar_python().text(condition.body)}:",
+            f"if {negated(self._scalar_python(), excuse)}:",
             f"    accepted &= {wanted}",
         ]
 
@@ -299,16 +299,15 @@ class _BatchWriter:
         return [*lines, *joined("if not ", "and", absent, ":", 1), "    return False"]
 
     def _sums_used_twice(self) -> dict[str, list[Expression]]:
-        """Return the sums that the guard needs more than once, under the names they are given."""
+        """Return what the guard computes more than once, under the names that are given to it."""
         found: dict[str, list[Expression]] = {}
         for part in self.row.guard:
             if self._is_single(part) or self._is_spending(part) or self._is_conditional(part):
                 continue
-            for node in nodes(part):
-                if isinstance(node, Add | Subtract):
-                    found.setdefault(text(node), []).append(node)
+            for node in _computed(part):
+                found.setdefault(text(node), []).append(node)
         repeated = [same for same in found.values() if len(same) > 1]
-        return {f"sum_{number}": same for number, same in enumerate(repeated, start=1)}
+        return {f"number_{number}": same for number, same in enumerate(repeated, start=1)}
 
     def _python(self) -> Python:
         sums = self._sums_used_twice().items()
@@ -493,6 +492,17 @@ def _length_name(declaration: Declaration, cell: AnyCell) -> str:
 
 def _rank(index: Index) -> str:
     return f"{index.name}_rank"
+
+
+def _computed(tree: Expression) -> Iterator[Expression]:
+    """Yield the sums in a tree, and the larger ones of two numbers as a whole."""
+    if isinstance(tree, ChooseNumber) and larger_of(tree) is not None:
+        yield tree
+        return
+    if isinstance(tree, Add | Subtract):
+        yield tree
+    for part in children(tree):
+        yield from _computed(part)
 
 
 def _has_parameters(tree: Expression) -> bool:

@@ -35,10 +35,11 @@ def broken(item: str, level: int) -> list[str]:
     for sign in ("<", "<=", ">", ">=", "==", "!=", "in"):
         left, right = parted(item, f" {sign} ")
         if right:
-            return [left, f"{sign} {right[0]}"]
+            return [*broken(left, level), f"{sign} {right[0]}"]
     head, _, inner = item.partition("(")
     first, others = parted(inner.removesuffix(")"), " or ")
-    return [f"{head}(", *indent([first, *(f"or {other}" for other in others)]), ")"]
+    lines = [first, *(f"or {other}" for other in others)] if others else broken(first, level + 1)
+    return [f"{head}(", *indent(lines), ")"]
 
 
 def parted(text: str, separator: str) -> tuple[str, list[str]]:

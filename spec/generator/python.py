@@ -34,7 +34,8 @@ from kvproof.spec.expression import (
 from kvproof.spec.generator.layout import INDENT, WIDTH
 from kvproof.spec.location import DeclarationError
 from kvproof.spec.rows import Role
-from kvproof.spec.walk import AnyCell, children
+from kvproof.spec.text import larger_of
+from kvproof.spec.walk import AnyCell, cells, children, nodes
 
 CellWriter = Callable[[AnyCell], str]
 
@@ -136,7 +137,7 @@ class Python:
     def _joined(self, items: tuple[Expression, ...], word: str, sign: str) -> tuple[str, int]:
         level = {"and": AND, "or": OR, "&": _BIT_AND, "|": _BIT_OR}
         symbol = sign if self.columns else word
-        inner = level[symbol] + 1
+        inner = NOT if symbol == "or" else level[symbol] + 1
         return f" {symbol} ".join(self.text(item, inner) for item in items), level[symbol]
 
     def _any_of(self, tree: AnyOf) -> tuple[str, int]:
@@ -147,7 +148,7 @@ class Python:
         return f"{self.cell(cell)} in ({', '.join(names)})", COMPARE
 
     def _no(self, tree: No) -> tuple[str, int]:
-        if self.columns and not _is_plain_flag(tree.body):
+        if self.columns and not _is_plain(tree.body):
             return f"~{self.text(tree.body, ATOM)}", PRODUCT
         if isinstance(tree.body, No):
             return self._write(tree.body.body)
@@ -155,7 +156,11 @@ class Python:
         return f"not {self.text(tree.body, NOT)}", NOT
 
     def _choose(self, tree: ChooseNumber) -> tuple[str, int]:
-        if self.columns and _is_count(tree):
+        sides = larger_of(tree)
+        if sides is not None:
+            name = "np.maximum" if self.columns else "max"
+            return f"{name}({', '.join(self.text(side) for side in sides)})", ATOM
+        if self.columns and is_count(tree):
             return self._write(tree.condition)
         if self.columns:
             parts = (tree.condition, tree.then, tree.otherwise)
@@ -168,8 +173,11 @@ _UNNUMBERED = "part_? = "
 _OPERANDS = {0: "ZERO", 1: "ONE"}
 
 
-def _is_plain_flag(tree: Expression) -> bool:
-    return isinstance(tree, FlagCell) and all(index.name == index.role for index in tree.indices)
+def _is_plain(tree: Expression) -> bool:
+    """Return whether a formula is about constants and single things, so that it is one value."""
+    if any(isinstance(node, NumberParameter | FlagParameter) for node in nodes(tree)):
+        return False
+    return all(index.name == index.role for cell in cells(tree) for index in cell.indices)
 
 
 def _membership(tree: AnyOf) -> tuple[AnyCell, list[str]] | None:
@@ -185,7 +193,8 @@ def _membership(tree: AnyOf) -> tuple[AnyCell, list[str]] | None:
     return (next(iter(cells.values())), names) if len(cells) == 1 else None
 
 
-def _is_count(tree: ChooseNumber) -> bool:
+def is_count(tree: ChooseNumber) -> bool:
+    """Return whether the tree is 1 where its condition holds and 0 elsewhere."""
     values = [side.value for side in (tree.then, tree.otherwise) if isinstance(side, Literal)]
     return values == [1, 0]
 

@@ -27,7 +27,15 @@ from kvproof.spec.expression import (
     Total,
 )
 from kvproof.spec.generator.layout import assigned, indent, joined
-from kvproof.spec.generator.python import ATOM, NOT, Python, attribute, instances, is_single
+from kvproof.spec.generator.python import (
+    ATOM,
+    NOT,
+    Python,
+    attribute,
+    instances,
+    is_count,
+    is_single,
+)
 from kvproof.spec.location import DeclarationError
 from kvproof.spec.rows import Transition
 from kvproof.spec.text import text
@@ -92,9 +100,13 @@ def _reads(declaration: Declaration, effect: Effect) -> set[str]:
 def scalar_function(declaration: Declaration, row: Transition) -> list[str]:
     """Return the lines of the function that applies the row to one instance of each role."""
     python = scalar_python(declaration)
-    body = _guard(python, row)
     numbers = count(1)
     names: dict[int, str] = {}
+    body = []
+    for tree in _masks(row):
+        names[id(tree)] = f"part_{next(numbers)}"
+        body += _mask(declaration, tree, names[id(tree)])
+    body += _guard(evolve(python, names=names), row)
     for same in _conditions_used_twice(declaration, row):
         name = f"part_{next(numbers)}"
         body += assigned(name, column_python(declaration).text(same[0]), 1)
@@ -183,12 +195,13 @@ def _guard(python: Python, row: Transition) -> list[str]:
     if not conjuncts:
         return []
     if len(conjuncts) == 1:
-        return [f"if {_negated(python, conjuncts[0])}:", "    return False"]
+        return [f"if {negated(python, conjuncts[0])}:", "    return False"]
     written = [item for part in conjuncts for item in python.conjuncts(part)]
     return [*joined("if not ", "and", written, ":", 1), "    return False"]
 
 
-def _negated(python: Python, tree: Formula) -> str:
+def negated(python: Python, tree: Formula) -> str:
+    """Return the opposite of a formula about single values."""
     if isinstance(tree, Compare) and tree.operator in _OPPOSITES:
         return python.text(evolve(tree, operator=_OPPOSITES[tree.operator]))
     return python.text(tree.body) if isinstance(tree, No) else f"not {python.text(tree, NOT)}"
@@ -232,8 +245,33 @@ def column_python(declaration: Declaration) -> Python:
 
 
 def _column_total(declaration: Declaration, tree: Total) -> str:
-    body = column_python(declaration).text(tree.body, ATOM)
-    return f"{body}.sum()"
+    if isinstance(tree.body, ChooseNumber) and is_count(tree.body):
+        return f"np.count_nonzero({column_python(declaration).text(tree.body.condition)})"
+    return f"{column_python(declaration).text(tree.body, ATOM)}.sum()"
+
+
+def _masks(row: Transition) -> list[Total]:
+    """Return the totals in the guard that count instances, and ask several things of each."""
+    found = [node for part in row.guard for node in nodes(part) if isinstance(node, Total)]
+    return [
+        node
+        for node in found
+        if isinstance(node.body, ChooseNumber)
+        and is_count(node.body)
+        and isinstance(node.body.condition, AllOf)
+        and len(node.body.condition.items) > _CONJUNCTS_OF_A_LINE
+    ]
+
+
+def _mask(declaration: Declaration, tree: Total, name: str) -> list[str]:
+    """Return the lines that name the number of instances that a total counts."""
+    assert isinstance(tree.body, ChooseNumber)
+    conjuncts = column_python(declaration).conjuncts(tree.body.condition)
+    lines = joined("counted = ", "&", conjuncts, "", 1)
+    return [*lines, f"{name} = np.count_nonzero(counted)"]
+
+
+_CONJUNCTS_OF_A_LINE = 2
 
 
 def _effect(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy, deepcopy
@@ -45,14 +46,14 @@ def take_snapshot(scheduler: Scheduler) -> Snapshot:
         found[f"table.{name}"] = plain(getattr(table, name))
     for name in ("tokens", "starts", "_lengths", "_used"):
         found[f"tokens.{name}"] = plain(getattr(table.tokens, name))
-    for name in ("_ended", "_finished_ids", "_preemptions", "_in_flight"):
+    for name in ("_ended", "_finished_ids", "_preemptions", "_in_flight", "_steps"):
         found[f"scheduler.{name}"] = plain(getattr(scheduler, name))
     return found | {
         "free queue": list(books.queue),
         "waiting": list(books.waiting),
         "running": books.running.rows.tolist(),
         "fences": (list(books.fences._used), list(books.fences._vacant)),
-        "aborted in flight": books.aborted_in_flight,
+        "dropped until": books.dropped_until,
         "prefix cache": deepcopy(books.prefix._rows) if books.prefix else None,
         "prefix index": list(books.prefix.index) if books.prefix else None,
         "encoder": deepcopy(books.encoder._rows) if books.encoder else None,
@@ -65,7 +66,7 @@ def plain(value: object) -> object:
         return value.rows.tolist()
     if isinstance(value, np.ndarray):
         return value.tolist()
-    return copy(value) if isinstance(value, list | dict | set) else value
+    return copy(value) if isinstance(value, list | dict | set | deque) else value
 
 
 @pytest.fixture

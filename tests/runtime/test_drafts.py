@@ -175,7 +175,7 @@ def test_later_drafts_replace_earlier_ones(loop: Any) -> None:
     """What was proposed last is what is tried, an empty proposal included."""
     loop.scheduler.update_draft_tokens({"a": [5, 6, 7]})
     assert draft(loop, 8).scheduled_spec_decode_tokens == {"a": [8]}
-    loop.finish_step(loop.scheduler._in_flight, {"a": 8})
+    loop.finish_step(loop.scheduler._in_flight[0], {"a": 8})
 
     loop.scheduler.update_draft_tokens({"a": [5, 6, 7]})
     assert draft(loop).scheduled_spec_decode_tokens == {}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvproof.core import State, rows
+from kvproof.core import State, Status, rows
 from kvproof.core.arrays import Integers
 from kvproof.runtime import BrokenInvariant, SchedulerConfig
 from kvproof.runtime.fences import Fences
@@ -50,9 +50,11 @@ class Holder:
         self.fences.close(fence)
 
     def process(self) -> None:
-        """Let the frame be over."""
+        """Let the frame come back and be over."""
+        assert rows.come_back(self.state)
         for row in range(self.state.request.capacity):
-            assert rows.discard(self.state, row) or rows.accept_one(self.state, row, False)
+            if self.state.request.status[row] == Status.RUNNING:
+                assert rows.accept_one(self.state, row, False)
         assert rows.process(self.state)
 
 
