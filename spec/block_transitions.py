@@ -1,10 +1,10 @@
 """The rows that move a block: out of the free queue into a table, and back through a fence."""
 
 from kvproof.spec.expected import expected
-from kvproof.spec.expression import NumberParameter, any_of, count_if
+from kvproof.spec.expression import NumberParameter, any_of, count_if, no
 from kvproof.spec.roles import BLOCK_SIZE, LOOKAHEAD, MAX_DRAFTS, block, fence, pool, request, step
 from kvproof.spec.rows import Transition
-from kvproof.spec.statuses import RUNNING
+from kvproof.spec.statuses import RUNNING, WAITING_FOR_REMOTE_KVS
 from kvproof.spec.variables import (
     block_table,
     computed,
@@ -16,6 +16,8 @@ from kvproof.spec.variables import (
     free,
     held,
     known,
+    loading,
+    pinned,
     place,
     queued,
     referenced,
@@ -57,12 +59,13 @@ GROW = Transition(
 
 SHARE = Transition(
     name="share",
-    doc="A request just admitted takes over a published block that holds its next tokens.",
+    doc="A request just admitted, or about to load, takes over a published block it begins with.",
     rule="vLLM KVCacheManager.get_computed_blocks; BlockPool.touch; vllm#11565; lmc#2327",
     parameters=(r, b, prefix),
     subject=r,
-    source=(RUNNING,),
+    source=(RUNNING, WAITING_FOR_REMOTE_KVS),
     guard=(
+        no(loading[r]),
         prefix >= 1,
         content[b] == prefix,
         any_of(references[b] == 0, block_table[r, b] == 0),
@@ -88,6 +91,8 @@ PUBLISH = Transition(
     doc="A block whose tokens are all known, and written by a dispatched frame, can be shared.",
     rule="vLLM KVCacheManager.cache_blocks; vllm#43569",
     parameters=(r, position, b, prefix),
+    subject=r,
+    source=(RUNNING,),
     guard=(
         prefix >= 1,
         content[b] == 0,
@@ -112,7 +117,7 @@ PUBLISH_EARLY = Transition(
     ),
     effect=(content[b].becomes(prefix),),
     batched=True,
-    breaks=("published_is_written",),
+    breaks=("published_is_written", "loaded_is_not_published"),
 )
 
 FORGET = Transition(
@@ -136,10 +141,10 @@ GIVE_BACK_ONE = (
 
 DRAIN = Transition(
     name="drain",
-    doc="A fence whose last frame has come back gives up one reference to a block.",
+    doc="A fence gives up one reference to a block when its last frame and transfers are over.",
     rule="vLLM BlockPool.free_blocks; deferred frees of vllm#45357",
     parameters=(e, b),
-    guard=(fence_table[e, b] >= 1, until[e] <= returned[step]),
+    guard=(fence_table[e, b] >= 1, until[e] <= returned[step], pinned[e] == 0),
     effect=GIVE_BACK_ONE,
     drains=fence_table,
 )
@@ -149,7 +154,7 @@ DRAIN_EARLY = Transition(
     doc="A block is given back although a frame in flight may still touch it.",
     rule="vLLM Scheduler._free_request_blocks, defer_block_free; vllm#45357",
     parameters=(e, b),
-    guard=(fence_table[e, b] >= 1,),
+    guard=(fence_table[e, b] >= 1, pinned[e] == 0),
     effect=GIVE_BACK_ONE,
     drains=fence_table,
     breaks=("touched_is_protected",),

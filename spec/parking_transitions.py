@@ -3,8 +3,8 @@
 A parked request holds no block, no entry and no run slot (vllm#53130, vllm#53321).
 """
 
-from kvproof.spec.expression import NumberParameter, any_of, larger
-from kvproof.spec.request_transitions import move_table_to_fence
+from kvproof.spec.expression import NumberParameter, any_of, larger, no
+from kvproof.spec.request_transitions import move_table_to_fence, vacant
 from kvproof.spec.roles import BLOCK_SIZE, LOOKAHEAD, TOTAL_BLOCKS, fence, pool, request, step
 from kvproof.spec.rows import Transition
 from kvproof.spec.statuses import RUNNING, WAITING, WAITING_FOR_GRAMMAR, WAITING_FOR_STREAMING
@@ -13,9 +13,9 @@ from kvproof.spec.variables import (
     computed,
     decoding,
     drafts,
-    fenced,
     items_held,
     known,
+    landed,
     last_frame,
     limit,
     passed,
@@ -41,6 +41,7 @@ AWAIT_GRAMMAR = Transition(
     subject=r,
     source=(WAITING,),
     target=WAITING_FOR_GRAMMAR,
+    guard=(no(landed[r]),),
     effect=(waiting[pool].becomes(waiting[pool] - 1),),
     environment=True,
 )
@@ -69,7 +70,7 @@ PARK_SESSION = Transition(
         any_of(stopped[r], known[r] == limit[r]),
         scheduled[r] == 0,
         items_held[r] == 0,
-        fenced[e] == 0,
+        *vacant(e),
     ),
     effect=(
         *move_table_to_fence(r),

@@ -3,7 +3,7 @@
 from kvproof.spec.expression import Formula, all_of, any_of, choose, count_if, no, total
 from kvproof.spec.roles import ENCODER_SLOTS, TOKEN_BUDGET, block, fence, item, pool, request, step
 from kvproof.spec.rows import Measure, Progress
-from kvproof.spec.statuses import RUNNING, finished, live, parked
+from kvproof.spec.statuses import RUNNING, WAITING_FOR_REMOTE_KVS, finished, live, parked
 from kvproof.spec.variables import (
     budget_left,
     content,
@@ -19,9 +19,13 @@ from kvproof.spec.variables import (
     item_table,
     items_held,
     known,
+    landed,
     limit,
+    loading,
+    pinned,
     preempted,
     processed,
+    remote,
     returned,
     running,
     scheduled,
@@ -48,6 +52,15 @@ def no_frame_in_flight() -> Formula:
     return processed[step] + count_if(is_open[step]) == issued[step]
 
 
+def nothing_is_loaded() -> Formula:
+    """Return whether no request waits for a transfer or with what it brought, and no fence does."""
+    return all_of(
+        total(x, status[x] == WAITING_FOR_REMOTE_KVS) == 0,
+        total(x, landed[x]) == 0,
+        total(f, pinned[f]) == 0,
+    )
+
+
 MEASURES = (
     Measure(
         "tokens_to_sample",
@@ -71,10 +84,19 @@ MEASURES = (
             "finish_length",
             "finish_stopped_late",
             "finish_length_late",
+            "finish_error",
             "abort",
         ),
         raised_by=("arrive", "arrive_unchecked"),
         property="L4",
+    ),
+    Measure(
+        "transfers_in_flight",
+        "Transfers that have not ended; each ends once, however often its end is reported.",
+        total(x, loading[x]) + total(f, pinned[f]),
+        lowered_by=("land", "fail_load", "lose_load", "unpin"),
+        raised_by=("start_load", "pin"),
+        property="S5",
     ),
     Measure(
         "budget",
@@ -119,7 +141,7 @@ MEASURES = (
         "free_blocks",
         "Free blocks; a table that grows takes one.",
         free[pool],
-        lowered_by=("grow",),
+        lowered_by=("grow", "grow_for_load"),
         raised_by=("drain", "drain_early"),
     ),
     Measure(
@@ -166,6 +188,10 @@ MEASURES = (
             "finish_length",
             "abort",
             "park_session",
+            "start_over",
+            "start_over_preempted",
+            "restart",
+            "finish_error",
         ),
         property="S6",
     ),
@@ -176,6 +202,9 @@ MEASURES = (
         lowered_by=(
             "admit",
             "admit_chunk",
+            "admit_landed",
+            "admit_landed_chunk",
+            "await_load",
             "await_grammar",
             "finish_stopped_late",
             "finish_length_late",
@@ -187,6 +216,11 @@ MEASURES = (
             "continue_session",
             "preempt",
             "preempt_in_flight",
+            "promote",
+            "promote_preempted",
+            "start_over",
+            "start_over_preempted",
+            "restart",
         ),
     ),
     Measure(
@@ -199,8 +233,9 @@ MEASURES = (
             "finish_stopped",
             "finish_length",
             "park_session",
+            "restart",
         ),
-        raised_by=("admit", "admit_chunk"),
+        raised_by=("admit", "admit_chunk", "admit_landed", "admit_landed_chunk"),
         property="V6",
     ),
 )
@@ -208,11 +243,12 @@ MEASURES = (
 PROGRESS = (
     Progress(
         "fresh_step_does_something",
-        "A fresh step with an unfinished request and no frame in flight can admit, grow, schedule,"
-        " drain, finish or preempt.",
+        "A fresh step with an unfinished request, and no frame or transfer in flight, can admit,"
+        " grow, schedule, drain, finish or preempt.",
         (u, e),
         all_of(
             live(status[u]),
+            nothing_is_loaded(),
             is_open[step],
             no_frame_in_flight(),
             no(is_deferring[step]),
@@ -220,6 +256,7 @@ PROGRESS = (
             preempted[step] == 0,
             total(x, items_held[x]) == 0,
             fenced[e] == 0,
+            pinned[e] == 0,
         ),
         rows=(
             "admit",
@@ -241,11 +278,13 @@ PROGRESS = (
             decoding[u],
             is_open[step],
             no_frame_in_flight(),
+            nothing_is_loaded(),
             is_deferring[step],
             budget_left[step] == TOKEN_BUDGET,
             preempted[step] == 0,
             total(x, items_held[x]) == 0,
             fenced[e] == 0,
+            pinned[e] == 0,
         ),
         rows=(
             "grow",
@@ -282,7 +321,7 @@ PROGRESS = (
         "parked_request_has_an_exit",
         "A parked request can be sent on its way again, or aborted, whatever else is the case.",
         (u, e),
-        all_of(parked(status[u]), fenced[e] == 0),
+        all_of(parked(status[u]), fenced[e] == 0, pinned[e] == 0),
         rows=("abort",),
         property="V7",
     ),
@@ -302,10 +341,31 @@ PROGRESS = (
         property="V8",
     ),
     Progress(
+        "load_comes_to_an_end",
+        "A transfer can land, fail or be lost, and its request then waits to be admitted.",
+        (u, e),
+        all_of(
+            status[u] == WAITING_FOR_REMOTE_KVS,
+            any_of(loading[u], remote[u] == 0),
+            fenced[e] == 0,
+            pinned[e] == 0,
+        ),
+        rows=("land", "lose_load", "start_over", "start_over_preempted"),
+        property="V7",
+    ),
+    Progress(
+        "pin_comes_to_an_end",
+        "A transfer that may touch blocks behind a fence can end, whatever else happens.",
+        (e,),
+        pinned[e] >= 1,
+        rows=("unpin",),
+        property="V7",
+    ),
+    Progress(
         "fence_comes_to_an_end",
-        "The blocks behind a fence can be given back once no frame is in flight.",
+        "The blocks behind a fence can be given back once no frame and no transfer touches them.",
         (e, b),
-        all_of(fence_table[e, b] >= 1, no_frame_in_flight()),
+        all_of(fence_table[e, b] >= 1, no_frame_in_flight(), pinned[e] == 0),
         rows=("drain",),
         property="V8",
     ),

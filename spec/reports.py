@@ -50,6 +50,10 @@ REPORTS = (
         "vllm#29387",
         "A block that the same step was still to compute was taken for a finished hit.",
     ),
+    Rule(
+        "vllm#30659",
+        "Two loaded requests held half the pool each and waited for the other's half.",
+    ),
     Rule("vllm#30916", "Draft tokens from before a preemption lived on into the next attempt."),
     Rule(
         "vllm#31857",
@@ -71,6 +75,10 @@ REPORTS = (
     ),
     Rule("vllm#42571", "A table named a block twice, and both entries gave a reference back."),
     Rule(
+        "vllm#43433",
+        "Blocks whose release was delayed stayed, because nobody counted the delay as work.",
+    ),
+    Rule(
         "vllm#43569",
         "A hash is published when its block is allocated, so a victim of the same step can come"
         " back to blocks that nobody wrote.",
@@ -86,21 +94,53 @@ REPORTS = (
         " mending numbers the steps and waits.",
     ),
     Rule(
+        "vllm#45388",
+        "Loads were admitted by what they bring, and the rest of them did not fit together.",
+    ),
+    Rule(
+        "vllm#45406",
+        "A load had ended, and nobody looked, because the head of the queue did not fit.",
+    ),
+    Rule(
         "vllm#48245",
         "A preemption lost count of the samples that steps in flight would still bring.",
+    ),
+    Rule(
+        "vllm#48433",
+        "What was set aside for a load was given to a local request.",
     ),
     Rule(
         "vllm#49674",
         "Preempting freed nothing at once, so one request in need preempted all that ran.",
     ),
+    Rule(
+        "vllm#50719",
+        "A failed load was written to the log and reported to nobody.",
+    ),
+    Rule(
+        "vllm#50754",
+        "A transfer that could not start sent no message, and its receiver waited for ever.",
+    ),
     Rule("vllm#52693", "One session stood in the running list and in the queue, and ran twice."),
     Rule("vllm#52969", "A waiting request was aborted while it was being admitted."),
     Rule("vllm#53130", "Parked requests filled the run slots, and nobody was admitted any more."),
+    Rule(
+        "vllm#53250",
+        "A transfer that works once was promised again after a preemption.",
+    ),
     Rule("vllm#53321", "A parked session whose client had gone had no way out."),
     Rule(
         "vllm#54284",
         "An entry could be evicted while its request was still reading the same item a second"
         " time.",
+    ),
+    Rule(
+        "vllm#56640",
+        "A load of no blocks never ended, because nobody had recorded it.",
+    ),
+    Rule(
+        "vllm#57841",
+        "A request without an answer yet stood before the one that held the blocks it needs.",
     ),
     Rule(
         "vllm-project/vllm-omni#6053",
@@ -109,6 +149,10 @@ REPORTS = (
     Rule("sgl#35270", "Shared pages counted twice, so that more was there than there is."),
     Rule("sgl-jax#982", "Two counts of one request's slots differed, and a slot leaked."),
     Rule("sgl-jax#1523", "An aborted request was taken for a preempted one and ran again."),
+    Rule(
+        "trt#12542",
+        "A block was taken for something else before it had been sent.",
+    ),
     Rule("trt#13318", "A step with chunked prefills held more tokens than its budget."),
     Rule("ascend#14283", "A count fell below zero, and a negative number of blocks was asked for."),
     Rule("lmc#2327", "Hits covered the whole prompt, and no token was left to compute."),

@@ -34,6 +34,7 @@ from kvproof.spec.statuses import (
     PREEMPTED,
     RUNNING,
     WAITING_FOR_GRAMMAR,
+    WAITING_FOR_REMOTE_KVS,
     WAITING_FOR_STREAMING,
     finished,
     parked,
@@ -52,12 +53,15 @@ from kvproof.spec.variables import (
     issued,
     items_held,
     known,
+    landed,
     last_frame,
     limit,
+    loading,
     needed,
     preempted,
     preemptions,
     processed,
+    remote,
     returned,
     running,
     scheduled,
@@ -93,11 +97,12 @@ def _is_as_it_was() -> Formula:
         last_frame,
         preemptions,
         held,
+        remote,
     )
     return all_of(
         any_of(*(all_of(held_before(status[r] == end), status[r] == end) for end in FINISHED)),
         *(variable[r] == before(variable[r]) for variable in kept),
-        *(held_before(flag[r]) == flag[r] for flag in (decoding, stopped)),
+        *(held_before(flag[r]) == flag[r] for flag in (decoding, stopped, loading, landed)),
         items_held[r] == before(items_held[r]),
     )
 
@@ -107,12 +112,13 @@ def _becomes_running() -> Formula:
 
 
 def _slots_to_be_had() -> Number:
-    """Return the slots of the free blocks and of the hits that an admission counts on."""
-    return (before(free[pool]) + credit[step] - before(credit[step])) * BLOCK_SIZE
+    """Return the slots of free blocks, of hits that an admission counts on, and of its table."""
+    blocks = before(free[pool]) + before(held[r]) + credit[step] - before(credit[step])
+    return blocks * BLOCK_SIZE
 
 
 def _becomes_preempted() -> Formula:
-    return all_of(no(held_before(status[r] == PREEMPTED)), status[r] == PREEMPTED)
+    return all_of(held_before(status[r] == RUNNING), status[r] == PREEMPTED)
 
 
 INVARIANTS = (
@@ -154,16 +160,23 @@ INVARIANTS = (
     ),
     Invariant(
         "only_running_holds",
-        "A request that is not RUNNING holds no block: every exit has released its table.",
-        implies(status[r] != RUNNING, held[r] == 0),
+        "A request holds blocks only while it runs, is loaded, or waits with what was loaded.",
+        any_of(
+            status[r].is_in(RUNNING, WAITING_FOR_REMOTE_KVS),
+            landed[r],
+            held[r] == 0,
+        ),
         property="S6",
         rule="vllm#18411",
     ),
     Invariant(
         "waiting_starts_over",
-        "A request that waits has nothing computed, no draft tokens, and no sample in flight.",
+        "A request that waits unloaded has nothing computed, no drafts, and no sample in flight.",
         implies(
-            any_of(status[r] == ABSENT, queued_for_admission(status[r]), parked(status[r])),
+            all_of(
+                no(landed[r]),
+                any_of(status[r] == ABSENT, queued_for_admission(status[r]), parked(status[r])),
+            ),
             all_of(
                 computed[r] == 0,
                 last_frame[r] <= larger(processed[step], stale[r]),
@@ -179,7 +192,10 @@ INVARIANTS = (
         "A request that waits for admission, or to be able to, still has a token to sample.",
         all_of(
             implies(
-                any_of(queued_for_admission(status[r]), status[r] == WAITING_FOR_GRAMMAR),
+                any_of(
+                    queued_for_admission(status[r]),
+                    status[r].is_in(WAITING_FOR_GRAMMAR, WAITING_FOR_REMOTE_KVS),
+                ),
                 all_of(known[r] < limit[r], no(stopped[r])),
             ),
             implies(status[r] == WAITING_FOR_STREAMING, no(stopped[r])),
@@ -288,7 +304,10 @@ INVARIANTS = (
         "table_is_no_longer_than_needed",
         "A table has no block beyond the one that holds the last token known or in flight.",
         held[r] * BLOCK_SIZE
-        < choose(MAX_DRAFTS == 0, expected(r), known[r]) + MAX_DRAFTS + LOOKAHEAD + BLOCK_SIZE,
+        < choose(all_of(status[r] == RUNNING, MAX_DRAFTS == 0), expected(r), known[r])
+        + MAX_DRAFTS
+        + LOOKAHEAD
+        + BLOCK_SIZE,
         property="S10",
         rule="vLLM KVCacheManager.allocate_slots",
     ),

@@ -55,13 +55,17 @@ from kvproof.spec.variables import (
     issued,
     items_held,
     known,
+    landed,
     last_frame,
     limit,
+    loading,
     needed,
     passed,
+    pinned,
     preempted,
     preemptions,
     processed,
+    remote,
     returned,
     running,
     scheduled,
@@ -108,6 +112,21 @@ def move_table_to_fence(owner: Index) -> tuple[Assignment, ...]:
             )
         ),
     )
+
+
+def end_of_load(owner: Index) -> tuple[Assignment, ...]:
+    """Return what it means for a load that its request ends: the fence waits in its place."""
+    return (
+        pinned[e].becomes(count_if(loading[owner])),
+        loading[owner].becomes(value=False),
+        remote[owner].becomes(0),
+        landed[owner].becomes(value=False),
+    )
+
+
+def vacant(fence: Index) -> tuple[Formula, ...]:
+    """Say that nothing waits behind a fence, so that it can take a table."""
+    return fenced[fence] == 0, pinned[fence] == 0
 
 
 def _lacks_blocks(needy: Index) -> tuple[Formula, ...]:
@@ -174,6 +193,7 @@ ADMIT = Transition(
     source=(WAITING, PREEMPTED),
     target=RUNNING,
     guard=(
+        no(landed[r]),
         is_open[step],
         preempted[step] == 0,
         running[pool] < MAX_RUNNING,
@@ -197,6 +217,7 @@ ADMIT_CHUNK = Transition(
     source=(WAITING, PREEMPTED),
     target=RUNNING,
     guard=(
+        no(landed[r]),
         is_open[step],
         preempted[step] == 0,
         running[pool] < MAX_RUNNING,
@@ -220,7 +241,7 @@ NEEDED_AND_POSSIBLE = (
     known[victim] < limit[victim],
     no(stopped[victim]),
     items_held[victim] == 0,
-    fenced[e] == 0,
+    *vacant(e),
 )
 BACK_TO_THE_QUEUE = (
     *move_table_to_fence(victim),
@@ -334,7 +355,11 @@ ACCEPT = Transition(
 
 def _brought_too_late() -> tuple[Formula, ...]:
     """Say that the frame that has come back is the last one that ran a preempted request."""
-    return (processed[step] < returned[step], last_frame[r] == returned[step])
+    return (
+        no(landed[r]),
+        processed[step] < returned[step],
+        last_frame[r] == returned[step],
+    )
 
 
 ACCEPT_LATE = Transition(
@@ -392,7 +417,7 @@ FINISH_STOPPED = Transition(
     subject=r,
     source=(RUNNING,),
     target=FINISHED_STOPPED,
-    guard=(stopped[r], scheduled[r] == 0, items_held[r] == 0, fenced[e] == 0),
+    guard=(stopped[r], scheduled[r] == 0, items_held[r] == 0, *vacant(e)),
     effect=(*move_table_to_fence(r), running[pool].becomes(running[pool] - 1)),
 )
 
@@ -409,7 +434,7 @@ FINISH_LENGTH = Transition(
         no(stopped[r]),
         scheduled[r] == 0,
         items_held[r] == 0,
-        fenced[e] == 0,
+        *vacant(e),
     ),
     effect=(*move_table_to_fence(r), running[pool].becomes(running[pool] - 1)),
 )
@@ -422,9 +447,10 @@ ABORT = Transition(
     subject=r,
     source=(*LIVE, *PARKED),
     target=FINISHED_ABORTED,
-    guard=(scheduled[r] == 0, items_held[r] == 0, fenced[e] == 0),
+    guard=(scheduled[r] == 0, items_held[r] == 0, *vacant(e)),
     effect=(
         *move_table_to_fence(r),
+        *end_of_load(r),
         running[pool].becomes(running[pool] - count_if(status[r] == RUNNING)),
         waiting[pool].becomes(waiting[pool] - count_if(status[r].is_in(WAITING, PREEMPTED))),
     ),

@@ -10,6 +10,8 @@ from kvproof.spec import (
     request_transitions,
     step_invariants,
     step_transitions,
+    transfer_invariants,
+    transfer_transitions,
 )
 from kvproof.spec.declaration import Declaration
 from kvproof.spec.progress import MEASURES, PROGRESS
@@ -29,12 +31,14 @@ SCHEDULER = Declaration(
         *request_transitions.TRANSITIONS,
         *block_transitions.TRANSITIONS,
         *parking_transitions.TRANSITIONS,
+        *transfer_transitions.TRANSITIONS,
         *encoder_transitions.TRANSITIONS,
         *step_transitions.TRANSITIONS,
     ),
     invariants=(
         *request_invariants.INVARIANTS,
         *block_invariants.INVARIANTS,
+        *transfer_invariants.INVARIANTS,
         *encoder_invariants.INVARIANTS,
         *step_invariants.INVARIANTS,
     ),

@@ -68,6 +68,19 @@ block_table = Variable[Number](
     place=place,
 )
 
+loading = Variable[Formula](
+    "loading", (request,), "a transfer fills blocks of its table, and has not ended", flag=True
+)
+remote = Variable[Number](
+    "remote",
+    (request,),
+    "tokens behind the computed ones that a transfer is to bring",
+    minimum=0,
+)
+landed = Variable[Formula](
+    "landed", (request,), "it waits to be admitted and holds what a load has brought", flag=True
+)
+
 items_held = Variable[Number](
     "items_held", (request,), "entries of the encoder cache that the request uses", minimum=0
 )
@@ -111,6 +124,9 @@ touched = Variable[Number](
 
 fenced = Variable[Number]("fenced", (fence,), "blocks the fence still holds back", minimum=0)
 until = Variable[Number]("until", (fence,), "last dispatched frame that may touch these blocks")
+pinned = Variable[Number](
+    "pinned", (fence,), "transfers that may still touch these blocks", minimum=0
+)
 fence_table = Variable[Number](
     "fence_table", (fence, block), "the blocks held back, in table order", minimum=0, length=fenced
 )
@@ -205,6 +221,9 @@ VARIABLES = (
     held,
     place,
     block_table,
+    loading,
+    remote,
+    landed,
     items_held,
     item_table,
     passed,
@@ -214,6 +233,7 @@ VARIABLES = (
     touched,
     fenced,
     until,
+    pinned,
     fence_table,
     size,
     users,

@@ -423,7 +423,10 @@ class _DrainWriter:
             for part in self.row.guard
             if all(cell.variable != table.variable for cell in read_cells(part))
         ]
-        items = [self._python().text(part, 3) for part in parts]
+        python = Python(self._place)
+        if len(parts) == 1:
+            return [f"if {negated(python, parts[0])}:", "    return None"]
+        items = [python.text(part, 3) for part in parts]
         return [*joined("if not ", "and", items, ":", 1), "    return None"] if items else []
 
     def _before(self, effects: list[Effect]) -> list[str]:

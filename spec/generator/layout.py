@@ -34,11 +34,15 @@ def broken(item: str, level: int) -> list[str]:
         return [item]
     for sign in ("<", "<=", ">", ">=", "==", "!=", "in"):
         left, right = parted(item, f" {sign} ")
+        if right and sign == "in" and len(INDENT * level + f"in {right[0]}") > WIDTH:
+            names = right[0].strip("()").split(", ")
+            return [left, "in (", *indent(f"{name}," for name in names), ")"]
         if right:
             return [*broken(left, level), f"{sign} {right[0]}"]
     head, _, inner = item.partition("(")
     first, others = parted(inner.removesuffix(")"), " or ")
-    lines = [first, *(f"or {other}" for other in others)] if others else broken(first, level + 1)
+    items = [first, *(f"or {other}" for other in others)]
+    lines = [line for item in items for line in broken(item, level + 1)]
     return [f"{head}(", *indent(lines), ")"]
 
 

@@ -26,7 +26,7 @@ from kvproof.spec.expression import (
     Subtract,
     Total,
 )
-from kvproof.spec.generator.layout import assigned, indent, joined
+from kvproof.spec.generator.layout import assigned, call, indent, joined
 from kvproof.spec.generator.python import (
     ATOM,
     NOT,
@@ -115,14 +115,14 @@ def scalar_function(declaration: Declaration, row: Transition) -> list[str]:
         body += _effect(declaration, row, effect, numbers, names)
     body.append("return True")
     first = _locals(declaration, row, body)
-    return [signature(row), *indent([*docstring(row), *first, *body])]
+    return [*signature(row), *indent([*docstring(row), *first, *body])]
 
 
-def signature(row: Transition) -> str:
-    """Return the first line of the scalar function."""
+def signature(row: Transition) -> list[str]:
+    """Return the first line of the scalar function, broken if it is too long."""
     kinds = {Index: "int", NumberParameter: "int", FlagParameter: "bool"}
-    parameters = "".join(f", {p.name}: {kinds[type(p)]}" for p in row.parameters)
-    return f"def {row.name}(state: State{parameters}) -> bool:"
+    parameters = [f"{p.name}: {kinds[type(p)]}" for p in row.parameters]
+    return call(f"def {row.name}", ["state: State", *parameters], " -> bool:", 0)
 
 
 def docstring(row: Transition, *more: str) -> list[str]:

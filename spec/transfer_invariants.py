@@ -1,0 +1,139 @@
+"""What is always true of transfers, and of the requests and fences that wait for one."""
+
+from kvproof.spec.expression import all_of, any_of, before, held_before, implies, larger, no
+from kvproof.spec.roles import BLOCK_SIZE, block, fence, request, step
+from kvproof.spec.rows import Invariant
+from kvproof.spec.statuses import RUNNING, WAITING_FOR_REMOTE_KVS, queued_for_admission
+from kvproof.spec.variables import (
+    block_table,
+    computed,
+    content,
+    decoding,
+    drafts,
+    fenced,
+    held,
+    known,
+    landed,
+    last_frame,
+    loading,
+    passed,
+    pinned,
+    place,
+    processed,
+    remote,
+    stale,
+    status,
+)
+
+r = request.index("r")
+b = block.index("b")
+e = fence.index("e")
+
+INVARIANTS = (
+    Invariant(
+        "only_parked_is_loaded",
+        "Only a request in WAITING_FOR_REMOTE_KVS has a transfer, or is about to have one.",
+        implies(
+            status[r] != WAITING_FOR_REMOTE_KVS,
+            all_of(no(loading[r]), remote[r] == 0),
+        ),
+        property="L2",
+        rule="vllm#52969",
+    ),
+    Invariant(
+        "load_has_room",
+        "A transfer fills slots of the table, of tokens that are known and not yet computed.",
+        all_of(
+            implies(
+                loading[r],
+                all_of(remote[r] >= 1, computed[r] + remote[r] <= held[r] * BLOCK_SIZE),
+            ),
+            implies(
+                all_of(status[r] == WAITING_FOR_REMOTE_KVS, any_of(loading[r], remote[r] == 0)),
+                computed[r] + remote[r] <= known[r],
+            ),
+        ),
+        property="S10",
+        rule="vLLM KVCacheManager.allocate_slots, num_external_computed_tokens",
+    ),
+    Invariant(
+        "loaded_starts_over",
+        "A request that is loaded has no draft tokens and wants no sample in flight.",
+        implies(
+            any_of(status[r] == WAITING_FOR_REMOTE_KVS, landed[r]),
+            all_of(
+                drafts[r] == 0,
+                no(decoding[r]),
+                last_frame[r] <= larger(processed[step], stale[r]),
+            ),
+        ),
+        property="L6",
+        rule="vllm#53250",
+    ),
+    Invariant(
+        "loaded_has_passed_no_item",
+        "A request that is loaded has released no entry of the encoder cache in this attempt.",
+        implies(any_of(status[r] == WAITING_FOR_REMOTE_KVS, landed[r]), passed[r] <= 0),
+        property="N4",
+        rule="vllm#38551",
+    ),
+    Invariant(
+        "landed_has_its_kv",
+        "A request that waits with loaded blocks holds all that is computed, and has more to do.",
+        all_of(
+            implies(
+                landed[r],
+                all_of(
+                    queued_for_admission(status[r]),
+                    computed[r] >= 1,
+                    computed[r] < known[r],
+                ),
+            ),
+            implies(
+                any_of(status[r] == WAITING_FOR_REMOTE_KVS, landed[r]),
+                computed[r] <= held[r] * BLOCK_SIZE,
+            ),
+        ),
+        property="S10",
+        rule="vLLM Scheduler._update_waiting_for_remote_kv",
+    ),
+    Invariant(
+        "loaded_is_not_published",
+        "Blocks that a transfer fills are published only when the request runs on them.",
+        implies(
+            all_of(content[b] >= 1, block_table[r, b] >= 1, status[r] != RUNNING),
+            (place[r, b] + 1) * BLOCK_SIZE < known[r],
+        ),
+        property="S9",
+        rule="vLLM KVCacheManager.allocate_slots, delay_cache_blocks",
+    ),
+    Invariant(
+        "table_is_kept_while_loading",
+        "A table is neither longer nor shorter while a transfer fills it.",
+        implies(all_of(held_before(loading[r]), loading[r]), held[r] == before(held[r])),
+        property="S4",
+        rule="vllm#32255",
+    ),
+    Invariant(
+        "load_ends_or_is_waited_for",
+        "When a request gives up a table that a transfer fills, a fence waits for the transfer.",
+        implies(
+            all_of(
+                held_before(loading[r]),
+                no(loading[r]),
+                held[r] < before(held[r]),
+                fenced[e] > before(fenced[e]),
+            ),
+            pinned[e] >= 1,
+        ),
+        property="S4",
+        rule="vllm#32255",
+    ),
+    Invariant(
+        "pinned_is_kept",
+        "No block leaves a fence while a transfer may still touch it.",
+        implies(before(pinned[e]) >= 1, fenced[e] >= before(fenced[e])),
+        property="S4",
+        rule="vllm#32255; trt#12542",
+    ),
+)

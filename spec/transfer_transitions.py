@@ -1,0 +1,381 @@
+"""The rows of a transfer: blocks are filled from elsewhere, or read from there, until it has ended.
+
+A transfer that was started ends once, in one of three ways: it lands, it fails at some block, or it
+is lost, because it took too long or the peer is gone. Until then nobody else gets its blocks.
+"""
+
+from kvproof.spec.expression import NumberParameter, any_of, choose, count_if, larger, no
+from kvproof.spec.request_transitions import end_of_load, move_table_to_fence, vacant
+from kvproof.spec.roles import (
+    BLOCK_SIZE,
+    LOOKAHEAD,
+    MAX_RUNNING,
+    WATERMARK,
+    block,
+    fence,
+    pool,
+    request,
+    step,
+)
+from kvproof.spec.rows import Transition
+from kvproof.spec.statuses import (
+    FINISHED_ERROR,
+    PREEMPTED,
+    RUNNING,
+    WAITING,
+    WAITING_FOR_REMOTE_KVS,
+)
+from kvproof.spec.variables import (
+    block_table,
+    computed,
+    credit,
+    decoding,
+    drafts,
+    fenced,
+    free,
+    held,
+    is_open,
+    items_held,
+    known,
+    landed,
+    last_frame,
+    limit,
+    loading,
+    passed,
+    pinned,
+    place,
+    preempted,
+    preemptions,
+    queued,
+    referenced,
+    references,
+    remote,
+    running,
+    scheduled,
+    spoiled,
+    stale,
+    status,
+    stopped,
+    waiting,
+)
+from kvproof.spec.variables import content as content_of
+
+r = request.index("r")
+b = block.index("b")
+e = fence.index("e")
+
+shared = NumberParameter("shared", "hits that other requests hold, which the request will share")
+external = NumberParameter("external", "tokens that the transfer is to bring")
+wanted = NumberParameter("wanted", "tokens that the table is to hold at the end of the load")
+reserved = NumberParameter("reserved", "free blocks that requests admitted before still need")
+valid = NumberParameter("valid", "tokens that the transfer has brought")
+
+AWAIT_LOAD = Transition(
+    name="await_load",
+    doc="A waiting request is parked to be loaded, if that leaves what others still need.",
+    rule="vLLM Scheduler.schedule, load_kv_async; vllm#45388; vllm#48433",
+    parameters=(r, shared, external, wanted, reserved),
+    subject=r,
+    source=(WAITING, PREEMPTED),
+    target=WAITING_FOR_REMOTE_KVS,
+    guard=(
+        no(landed[r]),
+        is_open[step],
+        preempted[step] == 0,
+        shared >= 0,
+        external >= 1,
+        external <= wanted,
+        reserved >= 0,
+        wanted + choose(running[pool] >= 1, WATERMARK, 0) * BLOCK_SIZE
+        <= (free[pool] + shared - reserved) * BLOCK_SIZE,
+    ),
+    effect=(
+        remote[r].becomes(external),
+        credit[step].becomes(credit[step] + shared),
+        waiting[pool].becomes(waiting[pool] - 1),
+    ),
+)
+
+GROW_FOR_LOAD = Transition(
+    name="grow_for_load",
+    doc="A request about to be loaded takes one free block for the tokens that come.",
+    rule="vLLM KVCacheManager.allocate_slots, num_external_computed_tokens",
+    parameters=(r, b),
+    subject=r,
+    source=(WAITING_FOR_REMOTE_KVS,),
+    guard=(
+        queued[b],
+        no(loading[r]),
+        held[r] * BLOCK_SIZE < computed[r] + remote[r],
+        computed[r] + remote[r] <= known[r],
+    ),
+    effect=(
+        queued[b].becomes(value=False),
+        references[b].becomes(references[b] + 1),
+        content_of[b].becomes(0),
+        free[pool].becomes(free[pool] - 1),
+        referenced[pool].becomes(referenced[pool] + 1),
+        place[r, b].becomes(held[r]),
+        block_table[r, b].becomes(block_table[r, b] + 1),
+        held[r].becomes(held[r] + 1),
+    ),
+    batched=True,
+)
+
+START_LOAD = Transition(
+    name="start_load",
+    doc="The transfer into a table that has room for all it brings is started.",
+    rule="vLLM KVConnectorBase_V1.update_state_after_alloc",
+    parameters=(r,),
+    subject=r,
+    source=(WAITING_FOR_REMOTE_KVS,),
+    guard=(
+        no(loading[r]),
+        remote[r] >= 1,
+        computed[r] + remote[r] <= held[r] * BLOCK_SIZE,
+        computed[r] + remote[r] <= known[r],
+    ),
+    effect=(loading[r].becomes(value=True),),
+)
+
+LAND = Transition(
+    name="land",
+    doc="A transfer has brought everything.",
+    rule="vLLM Scheduler._update_from_kv_xfer_finished; vllm#56640",
+    parameters=(r,),
+    subject=r,
+    source=(WAITING_FOR_REMOTE_KVS,),
+    guard=(loading[r],),
+    effect=(
+        loading[r].becomes(value=False),
+        computed[r].becomes(computed[r] + remote[r]),
+        remote[r].becomes(0),
+    ),
+    environment=True,
+)
+
+FAIL_LOAD = Transition(
+    name="fail_load",
+    doc="A transfer has ended and brought only its first tokens.",
+    rule="vLLM Scheduler._update_requests_with_invalid_blocks; vllm#50719",
+    parameters=(r, valid),
+    subject=r,
+    source=(WAITING_FOR_REMOTE_KVS,),
+    guard=(loading[r], valid >= 0, valid < remote[r]),
+    effect=(
+        loading[r].becomes(value=False),
+        computed[r].becomes(computed[r] + valid),
+        remote[r].becomes(0),
+    ),
+    environment=True,
+)
+
+LOSE_LOAD = Transition(
+    name="lose_load",
+    doc="A transfer took too long, or its peer is gone: it has ended and brought nothing.",
+    rule="vllm#30659; vllm#50754",
+    parameters=(r,),
+    subject=r,
+    source=(WAITING_FOR_REMOTE_KVS,),
+    guard=(loading[r],),
+    effect=(loading[r].becomes(value=False), remote[r].becomes(0)),
+    environment=True,
+)
+
+PROMOTE = Transition(
+    name="promote",
+    doc="A loaded request waits to be admitted with what it holds; one token is left to compute.",
+    rule="vLLM Scheduler._update_waiting_for_remote_kv; vllm#45406; vllm#57841",
+    parameters=(r,),
+    subject=r,
+    source=(WAITING_FOR_REMOTE_KVS,),
+    target=WAITING,
+    guard=(no(loading[r]), remote[r] == 0, computed[r] >= 1, known[r] >= 2, preemptions[r] == 0),
+    effect=(
+        computed[r].becomes(choose(computed[r] == known[r], known[r] - 1, computed[r])),
+        landed[r].becomes(value=True),
+        waiting[pool].becomes(waiting[pool] + 1),
+    ),
+)
+
+PROMOTE_PREEMPTED = Transition(
+    name="promote_preempted",
+    doc="The same for a request that was preempted before.",
+    rule="vLLM Scheduler._try_promote_blocked_waiting_request",
+    parameters=(r,),
+    subject=r,
+    source=(WAITING_FOR_REMOTE_KVS,),
+    target=PREEMPTED,
+    guard=(no(loading[r]), remote[r] == 0, computed[r] >= 1, known[r] >= 2, preemptions[r] >= 1),
+    effect=(
+        computed[r].becomes(choose(computed[r] == known[r], known[r] - 1, computed[r])),
+        landed[r].becomes(value=True),
+        waiting[pool].becomes(waiting[pool] + 1),
+    ),
+)
+
+START_OVER = Transition(
+    name="start_over",
+    doc="A request whose load brought nothing of use gives up its table and waits as if new.",
+    rule="vLLM Scheduler._update_waiting_for_remote_kv",
+    parameters=(r, e),
+    subject=r,
+    source=(WAITING_FOR_REMOTE_KVS,),
+    target=WAITING,
+    guard=(no(loading[r]), remote[r] == 0, preemptions[r] == 0, *vacant(e)),
+    effect=(
+        *move_table_to_fence(r),
+        computed[r].becomes(0),
+        waiting[pool].becomes(waiting[pool] + 1),
+    ),
+)
+
+START_OVER_PREEMPTED = Transition(
+    name="start_over_preempted",
+    doc="The same for a request that was preempted before.",
+    rule="vLLM Scheduler._try_promote_blocked_waiting_request",
+    parameters=(r, e),
+    subject=r,
+    source=(WAITING_FOR_REMOTE_KVS,),
+    target=PREEMPTED,
+    guard=(no(loading[r]), remote[r] == 0, preemptions[r] >= 1, *vacant(e)),
+    effect=(
+        *move_table_to_fence(r),
+        computed[r].becomes(0),
+        waiting[pool].becomes(waiting[pool] + 1),
+    ),
+)
+
+ADMIT_LANDED = Transition(
+    name="admit_landed",
+    doc="A loaded request starts to run, if what it does not hold yet fits into the free blocks.",
+    rule="vLLM Scheduler.schedule, waiting loop; vllm#45388",
+    parameters=(r,),
+    subject=r,
+    source=(WAITING, PREEMPTED),
+    target=RUNNING,
+    guard=(
+        landed[r],
+        is_open[step],
+        preempted[step] == 0,
+        running[pool] < MAX_RUNNING,
+        known[r] + LOOKAHEAD <= (held[r] + free[pool]) * BLOCK_SIZE,
+        any_of(
+            running[pool] == 0,
+            known[r] + LOOKAHEAD <= (held[r] + free[pool] - WATERMARK) * BLOCK_SIZE,
+        ),
+    ),
+    effect=(
+        landed[r].becomes(value=False),
+        running[pool].becomes(running[pool] + 1),
+        waiting[pool].becomes(waiting[pool] - 1),
+    ),
+)
+
+ADMIT_LANDED_CHUNK = Transition(
+    name="admit_landed_chunk",
+    doc="A loaded request starts to run, whatever comes after its next tokens.",
+    rule="vLLM KVCacheManager.allocate_slots without full_sequence_must_fit; vllm#25538",
+    parameters=(r,),
+    subject=r,
+    source=(WAITING, PREEMPTED),
+    target=RUNNING,
+    guard=(
+        landed[r],
+        is_open[step],
+        preempted[step] == 0,
+        running[pool] < MAX_RUNNING,
+        (held[r] + free[pool]) * BLOCK_SIZE >= 1 + LOOKAHEAD,
+    ),
+    effect=(
+        landed[r].becomes(value=False),
+        running[pool].becomes(running[pool] + 1),
+        waiting[pool].becomes(waiting[pool] - 1),
+    ),
+    breaks=("admission_fits",),
+)
+
+RESTART = Transition(
+    name="restart",
+    doc="A running request that was given KV that is not its own starts over.",
+    rule="vLLM Scheduler._handle_invalid_blocks",
+    parameters=(r, e),
+    subject=r,
+    source=(RUNNING,),
+    target=WAITING,
+    guard=(
+        scheduled[r] == 0,
+        items_held[r] == 0,
+        known[r] < limit[r],
+        no(stopped[r]),
+        *vacant(e),
+    ),
+    effect=(
+        *move_table_to_fence(r),
+        computed[r].becomes(0),
+        drafts[r].becomes(0),
+        passed[r].becomes(0),
+        decoding[r].becomes(value=False),
+        stale[r].becomes(last_frame[r]),
+        spoiled[step].becomes(larger(spoiled[step], last_frame[r])),
+        running[pool].becomes(running[pool] - 1),
+        waiting[pool].becomes(waiting[pool] + 1),
+    ),
+    environment=True,
+)
+
+FINISH_ERROR = Transition(
+    name="finish_error",
+    doc="A request whose KV could not be loaded ends; its blocks wait for the end of the transfer.",
+    rule="vLLM Scheduler.update_from_output, kv_load_failure_policy",
+    parameters=(r, e),
+    subject=r,
+    source=(WAITING_FOR_REMOTE_KVS, RUNNING),
+    target=FINISHED_ERROR,
+    guard=(scheduled[r] == 0, items_held[r] == 0, *vacant(e)),
+    effect=(
+        *move_table_to_fence(r),
+        *end_of_load(r),
+        running[pool].becomes(running[pool] - count_if(status[r] == RUNNING)),
+    ),
+    environment=True,
+)
+
+PIN = Transition(
+    name="pin",
+    doc="The blocks of a request that has just ended are kept until they have been sent.",
+    rule="vLLM Scheduler._connector_finished; vllm#43433",
+    parameters=(e,),
+    guard=(fenced[e] >= 1,),
+    effect=(pinned[e].becomes(pinned[e] + 1),),
+    environment=True,
+)
+
+UNPIN = Transition(
+    name="unpin",
+    doc="A transfer that might still touch the blocks behind a fence has ended, however it ended.",
+    rule="vLLM Scheduler._update_from_kv_xfer_finished; vllm#32255",
+    parameters=(e,),
+    guard=(pinned[e] >= 1,),
+    effect=(pinned[e].becomes(pinned[e] - 1),),
+    environment=True,
+)
+
+TRANSITIONS = (
+    AWAIT_LOAD,
+    GROW_FOR_LOAD,
+    START_LOAD,
+    LAND,
+    FAIL_LOAD,
+    LOSE_LOAD,
+    PROMOTE,
+    PROMOTE_PREEMPTED,
+    START_OVER,
+    START_OVER_PREEMPTED,
+    ADMIT_LANDED,
+    ADMIT_LANDED_CHUNK,
+    RESTART,
+    FINISH_ERROR,
+    PIN,
+    UNPIN,
+)
