@@ -25,8 +25,8 @@ class BlockWrites:
         self._pending = [write for write in self._pending if not write.done()]
         return 0 if self._is_closed else self._writes_pending_max - len(self._pending)
 
-    def add(self, write: Callable[[], None]) -> None:
-        """Queue a write; there must be room."""
+    def add(self, write: Callable[[], bool]) -> None:
+        """Queue a write, which returns whether it was still needed; there must be room."""
         self._pending.append(self._thread.submit(self._run, write))
 
     def drop(self, reason: str) -> None:
@@ -42,12 +42,11 @@ class BlockWrites:
         self._is_closed = True
         self._thread.shutdown(wait=True)
 
-    def _run(self, write: Callable[[], None]) -> None:
+    def _run(self, write: Callable[[], bool]) -> None:
         # Whatever it is, a full disk or a fault of ours: the engine can do without the file, and
         # nobody will ever ask this thread for its exception.
         try:
-            write()
+            if write():
+                self._tally.add(WRITTEN)
         except Exception as error:
             self.drop(f"{type(error).__name__}: {error}")
-        else:
-            self._tally.add(WRITTEN)

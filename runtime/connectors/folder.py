@@ -197,10 +197,12 @@ class _Write:
     block_hash: bytes
     content: torch.Tensor
 
-    def __call__(self) -> None:
+    def __call__(self) -> bool:
         # Another process, or an earlier write in the queue, may have been quicker.
-        if not self.folder.offers(self.block_hash):
-            self.folder.write(self.block_hash, self.content)
+        if self.folder.offers(self.block_hash):
+            return False
+        self.folder.write(self.block_hash, self.content)
+        return True
 
 
 def _check(model: str, **numbers: int) -> None:

@@ -175,6 +175,9 @@ def test_a_block_is_written_once(
 
     assert stored[0].statistics().blocks_written == 3
     assert other.statistics().blocks_written == 0
+    other.written(rig.hashes(4, 4), [1, 1])
+    other.flush()
+    assert other.statistics().blocks_written == 1
 
 
 def test_what_appears_later_is_found(rig: Any, new: New) -> None:
@@ -280,7 +283,7 @@ UNREADABLE: dict[str, Damage] = {
 }
 
 
-def load_damaged(rig: Any, connector: FolderConnector, damage: Callable[[], None]) -> None:
+def load_damaged(rig: Any, connector: FolderConnector, damage: Callable[[], object]) -> None:
     """Load blocks 1, 2 and 3, of which the second is damaged after it was promised."""
     assert connector.match("a", rig.hashes(1, 2, 3), 12, 0) == (12, True)
     damage()
@@ -402,6 +405,35 @@ def test_no_byte_of_a_file_can_change_a_block(
         usable += 1
     assert usable < len(data) // 10
     assert torch.equal(decoded(data, content, fields), content)
+
+
+def test_a_torn_file_that_cannot_be_moved_is_not_offered_again(
+    rig: Any, stored: tuple[FolderConnector, list[Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder that may only be read, nobody asks for the same bad file for ever."""
+    connector, _ = stored
+    path = file_of(connector, rig.hashes(2)[0])
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "permission denied")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    load_damaged(rig, connector, lambda: path.write_bytes(b""))
+
+    assert path.exists()
+    assert connector.match("b", rig.hashes(1, 2, 3), 12, 0) == (4, True)
+
+
+def test_a_large_file_is_not_read_to_its_end(
+    rig: Any, stored: tuple[FolderConnector, list[Tensor]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is far longer than a block cannot be one, and costs no memory."""
+    connector, _ = stored
+    path = file_of(connector, rig.hashes(2)[0])
+
+    load_damaged(rig, connector, lambda: os.truncate(path, 1 << 32))
+
+    assert "it has more than" in caplog.text
 
 
 def test_only_the_first_bad_file_is_logged(

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from kvproof.runtime.connector import Connector
+from kvproof.runtime.connectors.host_blocks import HostBlocks
 from kvproof.runtime.connectors.host_memory import HostMemoryConnector
 from kvproof.runtime.errors import CallerError
 
@@ -203,6 +204,48 @@ def test_who_was_offered_nothing_waits_for_nothing(rig: Any, new: New) -> None:
 
     assert not connector.has_pending_transfers()
     assert not connector.poll()
+
+
+def test_an_offer_is_taken_once(rig: Any, new: New) -> None:
+    """What has been loaded is no longer on offer: a later call for the table alone has no end."""
+    connector = new()
+    rig.fill(1)
+    connector.evicted(rig.hashes(1), [1])
+    connector.match("a", rig.hashes(1), 4, 0)
+    connector.allocated("a", [7], 0, 4)
+    rig.ends(connector)
+
+    connector.allocated("a", [7, 8], 4, 0)
+
+    assert not connector.has_pending_transfers()
+
+
+def test_the_last_answer_counts(rig: Any, new: New) -> None:
+    """An offer that a later answer has taken back has no end, and cannot be loaded."""
+    connector = new(capacity_blocks=1)
+    rig.fill(1, 2)
+    connector.evicted(rig.hashes(1), [1])
+    assert connector.match("a", rig.hashes(1), 4, 0) == (4, True)
+    connector.evicted(rig.hashes(2), [2])
+    assert connector.match("a", rig.hashes(1), 4, 0) == (0, False)
+
+    connector.allocated("a", [7], 0, 0)
+
+    assert not connector.has_pending_transfers()
+
+
+def test_a_pin_is_counted() -> None:
+    """A block that two loads read stays until both have ended."""
+    kept, block = HostBlocks(1), b"block"
+    assert kept.add(block) == 0
+    assert kept.pin([block]) == kept.pin([block, b"other"]) == [0]
+
+    kept.unpin([block])
+    assert kept.add(b"other") is None
+    kept.unpin([block])
+
+    assert kept.add(b"other") == 0
+    assert block not in kept
 
 
 def test_part_of_an_offer_can_be_taken(rig: Any, new: New) -> None:
