@@ -19,10 +19,19 @@ and for blocks whose content is published under a hash:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from attrs import field, frozen
+
+
+# Named, for a type checker reads the type of the arguments off them; bare frozenset has none.
+def _names(request_ids: Iterable[str]) -> frozenset[str]:
+    return frozenset(request_ids)
+
+
+def _blocks(block_ids: Iterable[int]) -> frozenset[int]:
+    return frozenset(block_ids)
 
 
 @frozen
@@ -39,10 +48,10 @@ class TransferReport:
 
     """
 
-    received: frozenset[str] = field(default=frozenset(), converter=frozenset)
-    sent: frozenset[str] = field(default=frozenset(), converter=frozenset)
-    failed_blocks: frozenset[int] = field(default=frozenset(), converter=frozenset)
-    lost: frozenset[str] = field(default=frozenset(), converter=frozenset)
+    received: frozenset[str] = field(default=frozenset(), converter=_names)
+    sent: frozenset[str] = field(default=frozenset(), converter=_names)
+    failed_blocks: frozenset[int] = field(default=frozenset(), converter=_blocks)
+    lost: frozenset[str] = field(default=frozenset(), converter=_names)
 
     def __bool__(self) -> bool:
         """Return whether anything has happened."""
