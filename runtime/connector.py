@@ -19,10 +19,18 @@ and for blocks whose content is published under a hash:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from attrs import field, frozen
+
+
+def _as_names(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(names)
+
+
+def _as_blocks(block_ids: Iterable[int]) -> frozenset[int]:
+    return frozenset(block_ids)
 
 
 @frozen
@@ -39,10 +47,10 @@ class TransferReport:
 
     """
 
-    received: frozenset[str] = field(default=frozenset(), converter=frozenset)
-    sent: frozenset[str] = field(default=frozenset(), converter=frozenset)
-    failed_blocks: frozenset[int] = field(default=frozenset(), converter=frozenset)
-    lost: frozenset[str] = field(default=frozenset(), converter=frozenset)
+    received: frozenset[str] = field(default=frozenset(), converter=_as_names)
+    sent: frozenset[str] = field(default=frozenset(), converter=_as_names)
+    failed_blocks: frozenset[int] = field(default=frozenset(), converter=_as_blocks)
+    lost: frozenset[str] = field(default=frozenset(), converter=_as_names)
 
     def __bool__(self) -> bool:
         """Return whether anything has happened."""
