@@ -25,6 +25,7 @@ from kvproof.runtime.connectors.peer_link import Content, connect
 from kvproof.runtime.connectors.peer_message import Kind, Message
 from kvproof.runtime.connectors.peer_prefill import every_request
 from kvproof.runtime.connectors.peer_settings import PeerSettings
+from kvproof.runtime.connectors.peer_transport import new_transport
 from kvproof.runtime.connectors.recent_ids import RecentIds
 from kvproof.runtime.kv_pool import KVPool
 
@@ -85,7 +86,8 @@ class PeerDecodeConnector:
         self._promised: set[str] = set()
         self._loads: dict[str, _Load] = {}
         self._ends = _Ends()
-        self._link = connect(pool, store, 1, settings, self._hear)
+        self._transport = new_transport(pool, settings)
+        self._link = connect(pool, store, 1, settings, transport=self._transport, handle=self._hear)
 
     def match(
         self,
@@ -173,6 +175,7 @@ class PeerDecodeConnector:
     def close(self) -> None:
         """Say goodbye and end both threads; loads that have not ended are lost."""
         self._link.close()
+        self._transport.close()
 
     def _is_local(self, request_id: str) -> bool:
         """Return whether a request must be computed here; the wait for the peer has an end."""
@@ -229,8 +232,17 @@ class PeerDecodeConnector:
     def _hear(self, content: Content) -> None:
         """Check what comes and pass it on; called in the thread that receives."""
         message, rows = content
+        if message.kind is Kind.DATA:
+            self._transport.unpack(message, rows, lambda rows: self._arrive(message, rows))
+        else:
+            self._arrive(message, None)
+
+    def _arrive(self, message: Message, rows: Tensor | None) -> None:
         num_whole = 0 if rows is None else _num_whole(message.checksums, checksums(rows))
         self._arrivals.put(_Arrival(message, rows, num_whole))
+        # Said last, so that what comes later under the same name also arrives later.
+        if message.kind is Kind.DATA and self._transport.reads_later:
+            self._link.post(Message(Kind.DONE, message.request_id))
 
     def _take_in(self) -> None:
         while not self._arrivals.empty():
@@ -240,7 +252,9 @@ class PeerDecodeConnector:
                 self._note(message)
             elif message.kind is Kind.FAILED:
                 self._fail(message.request_id)
-            elif message.kind is Kind.DATA and arrival.rows is not None:
+            elif arrival.rows is None:
+                self._stop(message.request_id)
+            else:
                 self._land(message.request_id, arrival.rows, arrival.num_whole)
 
     def _note(self, message: Message) -> None:

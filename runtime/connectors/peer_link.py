@@ -18,6 +18,7 @@ from kvproof.runtime.connectors.peer_group import PeerGroup
 from kvproof.runtime.connectors.peer_handshake import agree, facts_of
 from kvproof.runtime.connectors.peer_message import Kind, Message
 from kvproof.runtime.connectors.peer_settings import PeerSettings
+from kvproof.runtime.connectors.peer_transport import PeerTransport
 from kvproof.runtime.kv_pool import KVPool
 
 Content = tuple[Message, Tensor | None]
@@ -147,6 +148,8 @@ def connect(
     store: Store,
     rank: int,
     settings: PeerSettings,
+    *,
+    transport: PeerTransport,
     handle: Callable[[Content], None],
 ) -> PeerLink:
     """Meet the other end at a store, agree with it, and return the link.
@@ -154,5 +157,5 @@ def connect(
     Raises PeerGone if it does not come or falls silent, and PeerMismatch if its KV does not fit.
     """
     group = PeerGroup(store, rank, settings)
-    agree(group, facts_of(pool, settings.model_name))
+    transport.meet(agree(group, facts_of(pool, settings), transport.offer))
     return PeerLink(group, settings.heartbeat_seconds, handle)

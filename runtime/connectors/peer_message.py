@@ -32,6 +32,7 @@ class Kind(StrEnum):
     FAILED = "failed"  # producer: it is not there, and will not be
     DATA = "data"  # producer: here it is
     WANT = "want"  # consumer: send some of it
+    DONE = "done"  # consumer: it has been read
     RELEASE = "release"  # consumer: it is not needed, or no longer
 
 
@@ -51,8 +52,10 @@ class Message:
         first_block: WANT: the first block of the request's table that is wanted.
         num_blocks: WANT: how many are, from there on.
         checksums: DATA: the CRC-32 of each row.
+        block_ids: DATA, if it has no rows: the producer's blocks that are to be read.
         reason: FAILED: why.
         facts: HELLO: what must agree, by name.
+        offer: HELLO: what the transport at the other end has to know.
 
     """
 
@@ -63,8 +66,10 @@ class Message:
     first_block: int = 0
     num_blocks: int = 0
     checksums: tuple[int, ...] = field(default=(), converter=_as_tuple)
+    block_ids: tuple[int, ...] = field(default=(), converter=_as_tuple)
     reason: str = ""
     facts: dict[str, Any] = field(factory=dict)
+    offer: str = ""
 
 
 def encode(message: Message, rows: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 
 from attrs import define, frozen
 from torch.distributed.distributed_c10d import Store
 
 from kvproof.runtime.connector import TransferReport
-from kvproof.runtime.connectors.block_bytes import checksums, take_rows
 from kvproof.runtime.connectors.peer_link import Content, connect
 from kvproof.runtime.connectors.peer_message import Kind, Message
 from kvproof.runtime.connectors.peer_settings import PeerSettings
+from kvproof.runtime.connectors.peer_transport import new_transport
 from kvproof.runtime.connectors.recent_ids import RecentIds
 from kvproof.runtime.kv_pool import KVPool
 
@@ -31,13 +32,27 @@ class _Prompt:
     prefix: str
 
 
+class _Stage(Enum):
+    """Whether kept blocks wait for the peer, or are read here to be sent, or by the peer."""
+
+    WAITING = auto()
+    SENT = auto()
+    READ = auto()
+
+
 @define
 class _Kept:
-    """Blocks that are kept for the peer, and until when; no longer once they are being sent."""
+    """Blocks that are kept for the peer, and until when unless it has asked for them."""
 
     block_ids: tuple[int, ...]
     deadline: float
-    is_being_sent: bool = False
+    stage: _Stage = _Stage.WAITING
+
+    def is_overdue(self, now: float, is_over: bool) -> bool:
+        """Return whether nobody will ask for the blocks, or nobody will say that it has read."""
+        if self.stage is _Stage.WAITING:
+            return is_over or self.deadline <= now
+        return is_over and self.stage is _Stage.READ
 
 
 def every_request(_: str) -> bool:
@@ -71,7 +86,8 @@ class PeerPrefillConnector:
         self._kept: dict[str, _Kept] = {}
         self._sent: set[str] = set()
         self._unwanted = RecentIds()
-        self._link = connect(pool, store, 0, settings, self._hear)
+        self._transport = new_transport(pool, settings)
+        self._link = connect(pool, store, 0, settings, transport=self._transport, handle=self._hear)
 
     def match(
         self,
@@ -137,13 +153,14 @@ class PeerPrefillConnector:
     def close(self) -> None:
         """Say goodbye and end both threads; what is still kept is reported by the next poll."""
         self._link.close()
+        self._transport.close()
 
     def _blocks_of(self, prompt: _Prompt) -> int:
         return -(-prompt.num_tokens // self._pool.block_size)
 
     def _keep(self, request_id: str, block_ids: Sequence[int]) -> bool:
         with self._lock:
-            if self._unwanted.discard(request_id):
+            if self._unwanted.discard(request_id) or request_id in self._kept:
                 return False
             self._kept[request_id] = _Kept(tuple(block_ids), time.monotonic() + self._keep_seconds)
             return True
@@ -155,11 +172,7 @@ class PeerPrefillConnector:
         """Release what nobody asks for; what is being sent is released when that has ended."""
         now, is_over = time.monotonic(), self._link.ended is not None
         with self._lock:
-            overdue = [
-                name
-                for name, kept in self._kept.items()
-                if not kept.is_being_sent and (is_over or kept.deadline <= now)
-            ]
+            overdue = [name for name, kept in self._kept.items() if kept.is_overdue(now, is_over)]
             for name in overdue:
                 self._let_go(name)
         for name in overdue:
@@ -177,36 +190,50 @@ class PeerPrefillConnector:
             self._serve(message)
         elif message.kind is Kind.RELEASE:
             self._release(message.request_id)
+        elif message.kind is Kind.DONE:
+            self._end(message.request_id)
 
     def _release(self, request_id: str) -> None:
         with self._lock:
             kept = self._kept.get(request_id)
             if kept is None:
                 self._unwanted.add(request_id)
-            elif not kept.is_being_sent:
+            elif kept.stage is _Stage.WAITING:
                 self._let_go(request_id)
 
     def _serve(self, message: Message) -> None:
         wanted = slice(message.first_block, message.first_block + message.num_blocks)
         with self._lock:
             kept = self._kept.get(message.request_id)
-            if kept is None or kept.is_being_sent or wanted.stop > len(kept.block_ids):
+            if (
+                kept is None
+                or kept.stage is not _Stage.WAITING
+                or wanted.stop > len(kept.block_ids)
+            ):
                 return self._fail(message.request_id, "its blocks are not kept here")
-            kept.is_being_sent = True
+            kept.stage = _Stage.SENT
         self._link.post_later(
             lambda: self._packed(message.request_id, kept.block_ids[wanted]),
-            lambda _: self._has_been_sent(message.request_id),
+            lambda is_sent: self._has_been_sent(message.request_id, is_sent),
         )
         return None
 
     def _packed(self, request_id: str, block_ids: Sequence[int]) -> Content:
         """Return the blocks as a message; called in the thread that sends."""
         try:
-            rows = take_rows(self._pool, block_ids)
+            return self._transport.pack(request_id, block_ids)
         except RuntimeError as error:  # or the consumer would wait in vain (trt#12542)
+            self._end(request_id)
             return Message(Kind.FAILED, request_id, reason=str(error)), None
-        return Message(Kind.DATA, request_id, checksums=checksums(rows)), rows
 
-    def _has_been_sent(self, request_id: str) -> None:
+    def _has_been_sent(self, request_id: str, is_sent: bool) -> None:
+        if not is_sent or not self._transport.reads_later:
+            return self._end(request_id)
+        with self._lock:
+            if kept := self._kept.get(request_id):
+                kept.stage = _Stage.READ
+        return None
+
+    def _end(self, request_id: str) -> None:
         with self._lock:
             self._let_go(request_id)

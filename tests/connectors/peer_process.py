@@ -1,10 +1,12 @@
-"""One end of a link in a process of its own: `peer_process.py STORE SCENARIO`.
+"""One end of a link in a process of its own: `peer_process.py STORE SCENARIO [TRANSPORT]`.
 
 What it says goes to standard output, a line each; the tests read it and may kill the process.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 import time
@@ -17,7 +19,7 @@ from kvproof.runtime.connector import TransferReport
 from kvproof.runtime.connectors.peer_decode import PeerDecodeConnector
 from kvproof.runtime.connectors.peer_group import PeerGroup
 from kvproof.runtime.connectors.peer_handshake import PeerMismatch
-from kvproof.runtime.connectors.peer_message import Message, encode
+from kvproof.runtime.connectors.peer_message import Kind, Message, encode
 from kvproof.runtime.connectors.peer_prefill import PeerPrefillConnector
 from kvproof.runtime.connectors.peer_settings import PeerSettings
 from kvproof.runtime.kv_pool import KVPool
@@ -27,7 +29,10 @@ STANDSTILL_SECONDS = 3.0
 NUM_BLOCKS, BLOCK_SIZE = 9, 4
 PEER_TIMEOUT_SECONDS = 2.0
 SETTINGS = PeerSettings(
-    "tiny", peer_timeout_seconds=PEER_TIMEOUT_SECONDS, connect_timeout_seconds=WAIT_SECONDS
+    "tiny",
+    transport="nixl" if sys.argv[3:] == ["nixl"] else "gloo",
+    peer_timeout_seconds=PEER_TIMEOUT_SECONDS,
+    connect_timeout_seconds=WAIT_SECONDS,
 )
 
 
@@ -77,6 +82,19 @@ def slow_prefill(store: Store) -> None:
         return None
 
     PeerGroup.send = send_in_part  # type: ignore[method-assign]
+    prefill(store)
+
+
+def dying_prefill(store: Store) -> None:
+    """Answer that the blocks are there, and die at once."""
+    send = PeerGroup.send
+
+    def send_and_die(self: PeerGroup, message: Message, rows: torch.Tensor | None = None) -> None:
+        send(self, message, rows)
+        if message.kind is Kind.DATA:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    PeerGroup.send = send_and_die  # type: ignore[method-assign]
     prefill(store)
 
 
@@ -136,6 +154,7 @@ SCENARIOS = {
     for scenario in (
         prefill,
         slow_prefill,
+        dying_prefill,
         decode,
         decode_unclosed,
         idle_decode,

@@ -14,7 +14,7 @@ from attrs import evolve
 from torch._C._distributed_c10d import HashStore
 
 from kvproof.runtime.connector import Connector, TransferReport
-from kvproof.runtime.connectors import block_bytes, peer_prefill
+from kvproof.runtime.connectors import block_bytes, peer_prefill, peer_transport
 from kvproof.runtime.connectors.peer_decode import PeerDecodeConnector
 from kvproof.runtime.connectors.peer_group import PeerGone
 from kvproof.runtime.connectors.peer_handshake import PeerMismatch
@@ -228,7 +228,7 @@ def test_a_torn_block_is_reported_as_failed(
         first, second, *rest = block_bytes.checksums(rows)
         return (first, second ^ 1, *rest)
 
-    monkeypatch.setattr(peer_prefill, "checksums", torn)
+    monkeypatch.setattr(peer_transport, "checksums", torn)
     pair.announce("a", 10, 3, 1, 2)
     pair.match()
     pair.decode.allocated("a", [5, 7, 6], 0, 10)
@@ -248,7 +248,7 @@ def test_a_send_that_cannot_begin_is_said(
     def fail(*_: object) -> torch.Tensor:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(peer_prefill, "take_rows", fail)
+    monkeypatch.setattr(peer_transport, "take_rows", fail)
     pair.announce()
     pair.match()
     pair.decode.allocated("a", [5, 7, 6], 0, 10)
@@ -335,7 +335,7 @@ def test_a_load_that_takes_too_long_is_lost(
         may_go_on.wait(WAIT_SECONDS)
         return block_bytes.take_rows(pool, blocks)
 
-    monkeypatch.setattr(peer_prefill, "take_rows", wait)
+    monkeypatch.setattr(peer_transport, "take_rows", wait)
     pair.announce()
     pair.match()
     pair.decode.allocated("a", [5, 7, 6], 0, 10)

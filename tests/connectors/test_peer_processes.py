@@ -7,13 +7,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 SCRIPT = Path(__file__).with_name("peer_process.py")
 WAIT_SECONDS = 30.0
-Start = Callable[[str], "subprocess.Popen[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
+LOOPBACK_ONLY = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo", "UCX_LOG_LEVEL": "fatal"}
+
+needs_nixl = pytest.mark.skipif(
+    find_spec("nixl") is None, reason="the package nixl is not installed"
+)
 
 
 @pytest.fixture
@@ -21,9 +27,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Return the way to start one end of a link; none outlives the test."""
     started: list[subprocess.Popen[str]] = []
 
-    def run(scenario: str) -> subprocess.Popen[str]:
-        command = [sys.executable, str(SCRIPT), str(tmp_path / "store"), scenario]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    def run(scenario: str, *transport: str) -> subprocess.Popen[str]:
+        command = [sys.executable, str(SCRIPT), str(tmp_path / "store"), scenario, *transport]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **LOOPBACK_ONLY}
         started.append(
             subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         )
@@ -39,7 +45,7 @@ def said(process: subprocess.Popen[str]) -> list[str]:
     """Wait until a process has ended by itself and well, and return the lines that it wrote."""
     output, _ = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 0
-    return output.splitlines()
+    return [line for line in output.splitlines() if " NIXL " not in line]  # it logs there, too
 
 
 def wait_for_line(process: subprocess.Popen[str], line: str) -> None:
@@ -109,3 +115,26 @@ def test_processes_with_unequal_blocks_refuse_each_other(start: Start) -> None:
 
     assert "block_size is 8 there, expected 4 as here" in said(producer)[0]
     assert "block_size is 4 there, expected 8 as here" in said(consumer)[0]
+
+
+@needs_nixl
+def test_blocks_cross_through_nixl(start: Start) -> None:
+    """The consumer reads the producer's pool by itself, and both ends say so once."""
+    producer, consumer = start("prefill", "nixl"), start("decode", "nixl")
+
+    assert said(consumer) == ["received a", "lost", "again 0 False", "blocks 3 1 2", "threads 1"]
+    assert said(producer) == ["kept True", "sent a", "threads 1"]
+
+
+@needs_nixl
+def test_a_producer_that_dies_under_a_read_through_nixl(start: Start) -> None:
+    """The read has ended in time or it is lost, whole or not at all, and the consumer ends."""
+    _, consumer = start("dying_prefill", "nixl"), start("decode", "nixl")
+
+    received, lost, again, *rest = said(consumer)
+
+    assert again == "again 0 False"
+    assert [received, lost, *rest] in (
+        ["received", "lost a", "blocks 4 5 6", "threads 1"],
+        ["received a", "lost", "blocks 3 1 2", "threads 1"],
+    )
