@@ -25,11 +25,12 @@ from typing import Protocol
 from attrs import field, frozen
 
 
-def _as_names(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(names)
+# Named, for a type checker reads the type of the arguments off them; bare frozenset has none.
+def _names(request_ids: Iterable[str]) -> frozenset[str]:
+    return frozenset(request_ids)
 
 
-def _as_blocks(block_ids: Iterable[int]) -> frozenset[int]:
+def _blocks(block_ids: Iterable[int]) -> frozenset[int]:
     return frozenset(block_ids)
 
 
@@ -47,10 +48,10 @@ class TransferReport:
 
     """
 
-    received: frozenset[str] = field(default=frozenset(), converter=_as_names)
-    sent: frozenset[str] = field(default=frozenset(), converter=_as_names)
-    failed_blocks: frozenset[int] = field(default=frozenset(), converter=_as_blocks)
-    lost: frozenset[str] = field(default=frozenset(), converter=_as_names)
+    received: frozenset[str] = field(default=frozenset(), converter=_names)
+    sent: frozenset[str] = field(default=frozenset(), converter=_names)
+    failed_blocks: frozenset[int] = field(default=frozenset(), converter=_blocks)
+    lost: frozenset[str] = field(default=frozenset(), converter=_names)
 
     def __bool__(self) -> bool:
         """Return whether anything has happened."""

@@ -79,6 +79,8 @@ class NixlTransport:
 
     def close(self) -> None:
         """Give up what is being read, and take the pool's registration back."""
+        if self._is_closing.is_set():
+            return
         self._is_closing.set()
         self._reader.shutdown(cancel_futures=True)
         self._agent.deregister_memory(self._registered)

@@ -64,7 +64,8 @@ class _Ends:
 class PeerDecodeConnector:
     """Loads the KV of prompts that the prefill peer has computed; blocks are loaded once.
 
-    `is_remote` says whether the peer computes a request, by its id; the router knows.
+    `is_remote` says whether the peer computes a request, by its id; the router knows. Once the peer
+    is gone every request is computed here; to load again, make a new connector with a new store.
 
     Raises PeerGone if the peer does not come, and PeerMismatch if its KV does not fit.
     """
@@ -122,18 +123,17 @@ class PeerDecodeConnector:
     ) -> None:
         """Ask for the blocks of the tokens that were promised; the load ends in a later `poll`.
 
-        If there is nothing to load after all, the load has ended by that (vllm#56640).
+        If there is nothing to load after all, the load has ended by that (vllm#56640); if the peer
+        has taken its promise back meanwhile, the load is lost.
         """
-        if not self._is_remote(request_id):
-            return
         is_promised = request_id in self._promised
+        self._promised.discard(request_id)
         if is_promised and num_tokens > 0 and request_id not in self._local:
             self._start(request_id, block_ids, first_token, num_tokens)
-        else:
+        elif self._is_remote(request_id):
             self._compute_here(request_id)
             if is_promised:
-                self._ends.received.add(request_id)
-        self._promised.discard(request_id)
+                (self._ends.lost if num_tokens else self._ends.received).add(request_id)
 
     def written(self, block_hashes: Sequence[bytes], block_ids: Sequence[int]) -> None:
         """Do nothing: nothing is stored."""
@@ -190,10 +190,13 @@ class PeerDecodeConnector:
         return request_id in self._local
 
     def _compute_here(self, request_id: str) -> None:
-        """Load nothing more of a request, and tell the peer so unless it has been told."""
-        announced = self._announced.pop(request_id, None)
-        waits = self._asked.pop(request_id, None) is not None
-        if request_id not in self._local and (announced or waits):
+        """Load nothing more of a request, and tell the peer so unless it knows.
+
+        It is told of requests that nobody has asked about, too: it may keep their blocks.
+        """
+        self._announced.pop(request_id, None)
+        self._asked.pop(request_id, None)
+        if request_id not in self._local:
             self._link.post(Message(Kind.RELEASE, request_id))
         self._local.add(request_id)
 

@@ -1,4 +1,10 @@
-"""How the rows of blocks cross from the producer to the consumer; what is said of them does not."""
+"""How the rows of blocks cross from the producer to the consumer; what is said of them does not.
+
+Of a pool in CUDA memory the rows are copied to the host and sent through gloo like those of any
+other. NCCL is not offered: a receive from a peer that has died does not return before the
+communicator is aborted, it takes two GPUs to try that at all, and nothing is offered here that has
+not been tried. NIXL has been, see `nixl_transport`.
+"""
 
 from __future__ import annotations
 

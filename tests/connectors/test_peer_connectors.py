@@ -276,7 +276,7 @@ def test_an_incomplete_prompt_is_announced_as_failed(
 
 
 # What vllm#50425 reports.
-@pytest.mark.parametrize("order", ["finished first", "announced first"])
+@pytest.mark.parametrize("order", ["finished first", "announced first", "never asked"])
 def test_a_request_that_ends_before_its_load_releases_the_peer(
     new_pair: Callable[..., Pair], order: str
 ) -> None:
@@ -285,7 +285,7 @@ def test_a_request_that_ends_before_its_load_releases_the_peer(
     if order == "announced first":
         assert pair.announce()
         pair.match()
-    else:
+    elif order == "finished first":
         pair.decode.match("a", NO_HASHES, 10, 0)
 
     assert not pair.decode.finished("a", [])
@@ -345,6 +345,20 @@ def test_a_load_that_takes_too_long_is_lost(
     until(lambda: not pair.decode._arrivals.empty())
     assert not pair.decode.poll()
     assert not pair.target.storage.any()
+
+
+def test_a_promise_that_was_taken_back_is_a_lost_load(new_pair: Callable[..., Pair]) -> None:
+    """If the producer gives up between the promise and the load, the load is lost, not received."""
+    pair = new_pair(limits=settings(keep_timeout_seconds=0.2))
+    pair.announce()
+    assert pair.match() == 10
+    report(pair.prefill)
+    pair.announce("b")  # what comes behind it shows that the failure has come
+    assert pair.match("b") == 10
+
+    pair.decode.allocated("a", [5, 7, 6], 0, 10)
+
+    assert report(pair.decode) == TransferReport(lost={"a"})
 
 
 def test_another_prompt_of_the_same_name_is_not_loaded(new_pair: Callable[..., Pair]) -> None:
