@@ -18,6 +18,7 @@ from kvproof.runtime.connectors import block_bytes, peer_prefill, peer_transport
 from kvproof.runtime.connectors.peer_decode import PeerDecodeConnector
 from kvproof.runtime.connectors.peer_group import PeerGone
 from kvproof.runtime.connectors.peer_handshake import PeerMismatch
+from kvproof.runtime.connectors.peer_message import Kind, Message
 from kvproof.runtime.connectors.peer_prefill import PeerPrefillConnector
 from kvproof.runtime.connectors.peer_settings import PeerSettings
 from kvproof.runtime.connectors.recent_ids import RecentIds
@@ -239,8 +240,9 @@ def test_a_torn_block_is_reported_as_failed(
 
 
 # What trt#12542 reports.
+@pytest.mark.parametrize("reads_later", [False, True])
 def test_a_send_that_cannot_begin_is_said(
-    new_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+    new_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, reads_later: bool
 ) -> None:
     """If the producer cannot read its blocks the load is lost, and its blocks come back."""
     pair = new_pair()
@@ -248,6 +250,7 @@ def test_a_send_that_cannot_begin_is_said(
     def fail(*_: object) -> torch.Tensor:
         raise RuntimeError("planted")
 
+    monkeypatch.setattr(peer_transport.GlooTransport, "reads_later", reads_later)
     monkeypatch.setattr(peer_transport, "take_rows", fail)
     pair.announce()
     pair.match()
@@ -255,6 +258,113 @@ def test_a_send_that_cannot_begin_is_said(
 
     assert report(pair.decode) == TransferReport(lost={"a"})
     assert report(pair.prefill) == TransferReport(sent={"a"})
+
+
+@pytest.mark.parametrize("says_so", [False, True])
+def test_blocks_are_kept_while_the_consumer_reads_them(
+    new_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, says_so: bool
+) -> None:
+    """A transport that reads later holds the blocks until it has read them, or has gone."""
+    monkeypatch.setattr(peer_transport.GlooTransport, "reads_later", True)
+    pair = new_pair()
+    answers: list[Callable[[], None]] = []
+
+    def keep(_: Any, __: Any, rows: torch.Tensor, deliver: peer_transport.Deliver) -> None:
+        answers.append(lambda: deliver(rows))
+
+    monkeypatch.setattr(peer_transport.GlooTransport, "unpack", keep)
+    pair.announce()
+    pair.match()
+    pair.decode.allocated("a", [5, 7, 6], 0, 10)
+    until(lambda: pair.prefill._kept["a"].stage is peer_prefill._Stage.READ)
+    assert not pair.prefill.poll()
+
+    if says_so:
+        answers[0]()
+        assert report(pair.decode) == TransferReport(received={"a"})
+    else:
+        pair.decode.close()
+        assert report(pair.decode) == TransferReport(lost={"a"})
+    assert report(pair.prefill) == TransferReport(sent={"a"})
+
+
+def test_blocks_are_kept_while_they_are_being_sent(
+    new_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release that comes while the producer reads its blocks does not release them."""
+    pair = new_pair()
+    seen: list[TransferReport] = []
+
+    def release_under_a_read(pool: KVPool, blocks: tuple[int, ...]) -> torch.Tensor:
+        for name in ("a", "marker"):
+            pair.decode._link.post(Message(Kind.RELEASE, name))
+        until(lambda: "marker" in pair.prefill._unwanted)
+        seen.append(pair.prefill.poll())
+        return block_bytes.take_rows(pool, blocks)
+
+    monkeypatch.setattr(peer_transport, "take_rows", release_under_a_read)
+    pair.announce()
+    pair.match()
+    pair.decode.allocated("a", [5, 7, 6], 0, 10)
+
+    assert report(pair.decode) == TransferReport(received={"a"})
+    assert seen == [TransferReport()]
+    assert report(pair.prefill) == TransferReport(sent={"a"})
+
+
+def test_a_load_is_lost_as_soon_as_the_link_is_over(
+    new_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load does not wait for its timeout once nobody is there to send."""
+    monkeypatch.setattr(PeerPrefillConnector, "_serve", lambda *_: None)
+    pair = new_pair()
+    pair.announce()
+    pair.match()
+    pair.decode.allocated("a", [5, 7, 6], 0, 10)
+
+    pair.prefill.close()
+
+    assert report(pair.decode) == TransferReport(lost={"a"})
+
+
+def test_a_second_announcement_is_released(new_pair: Callable[..., Pair]) -> None:
+    """A prompt that is computed again under a name still in use here is not kept for long."""
+    pair = new_pair()
+    pair.announce()
+    pair.match()
+    pair.decode.allocated("a", [5, 7, 6], 0, 10)
+    report(pair.decode)
+    report(pair.prefill)
+
+    assert pair.announce()
+
+    until(lambda: not pair.decode._arrivals.empty())
+    assert not pair.decode.poll()
+    assert report(pair.prefill) == TransferReport(sent={"a"})
+
+
+def test_whatever_is_posted_is_answered_once(new_pair: Callable[..., Pair]) -> None:
+    """What is being sent at the end, what waits then and what comes later all get their answer."""
+    pair = new_pair()
+    link, answers = pair.prefill._link, list[bool]()
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    def build() -> tuple[Message, None]:
+        has_begun.set()
+        may_go_on.wait(WAIT_SECONDS)
+        return Message(Kind.HEARTBEAT), None
+
+    link.post_later(build, answers.append)
+    link.post_later(build, answers.append)
+    has_begun.wait(WAIT_SECONDS)
+    closing = threading.Thread(target=pair.close)
+    closing.start()
+    until(lambda: link.ended)
+    may_go_on.set()
+    closing.join()
+    link.post_later(build, answers.append)
+
+    assert answers == [True, False, False]
 
 
 # What vllm#50754 reports.
