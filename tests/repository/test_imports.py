@@ -21,6 +21,7 @@ ALLOWED: dict[str, frozenset[str]] = {
         {
             "attrs",
             "cbor2",
+            "nixl",
             "numpy",
             "safetensors",
             "tokenizers",
