@@ -142,6 +142,7 @@ ITEMS = (
             "start_over_preempted",
             "admit_landed",
             "admit_landed_chunk",
+            "load_now",
             "restart",
             "finish_error",
             "pin",

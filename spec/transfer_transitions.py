@@ -295,6 +295,24 @@ ADMIT_LANDED_CHUNK = Transition(
     breaks=("admission_fits",),
 )
 
+LOAD_NOW = Transition(
+    name="load_now",
+    doc="A synchronous load fills the next slots of a running request before its step runs.",
+    rule="vLLM Scheduler.schedule, num_external_computed_tokens",
+    parameters=(r, external),
+    subject=r,
+    source=(RUNNING,),
+    guard=(
+        is_open[step],
+        scheduled[r] == 0,
+        drafts[r] == 0,
+        external >= 1,
+        computed[r] + external < known[r],
+        computed[r] + external <= held[r] * BLOCK_SIZE,
+    ),
+    effect=(computed[r].becomes(computed[r] + external),),
+)
+
 RESTART = Transition(
     name="restart",
     doc="A running request that was given KV that is not its own starts over.",
@@ -374,6 +392,7 @@ TRANSITIONS = (
     START_OVER_PREEMPTED,
     ADMIT_LANDED,
     ADMIT_LANDED_CHUNK,
+    LOAD_NOW,
     RESTART,
     FINISH_ERROR,
     PIN,
