@@ -87,17 +87,20 @@ def _whole_numbers(output: StepOutput, sampled: Sequence[int] | Integers | Any) 
     return tokens.astype(np.int64, copy=False)
 
 
-def accept_tokens(books: Books, output: StepOutput, samples: Samples) -> StepResults:
+def accept_tokens(
+    books: Books, output: StepOutput, samples: Samples, misled: Sequence[int] = ()
+) -> StepResults:
     """Account for the samples of a frame; return those that were accepted, and why requests ended.
 
     A request that has ended while the frame was in flight gets nothing, and neither does a later
-    attempt of the same request.
+    attempt of the same request. Neither do the `misled` rows, which ran on KV that a load should
+    have brought and did not.
     """
     sampling, requests = output.sampling_rows, output.sampling_requests
     late: list[late_samples.Late] = []
-    if books.state.step.returned <= books.dropped_until:
+    if misled or books.state.step.returned <= books.dropped_until:
         late = late_samples.accept(books, sampling, samples)
-        wanted = _wanted(books, sampling)
+        wanted = _wanted(books, sampling, misled)
         sampling, requests, samples = sampling[wanted], requests[wanted], samples.only(wanted)
     if not len(sampling):
         results = StepResults(requests, sampling, samples, {})
@@ -108,11 +111,11 @@ def accept_tokens(books: Books, output: StepOutput, samples: Samples) -> StepRes
     return late_samples.joined(books, results, late) if late else results
 
 
-def _wanted(books: Books, sampling: Integers) -> Flags:
+def _wanted(books: Books, sampling: Integers, misled: Sequence[int]) -> Flags:
     """Return which rows still want what the frame that has come back brings."""
     request, frame = books.state.request, books.state.step.returned
     wanted: Flags = (request.status[sampling] == Status.RUNNING) & (request.stale[sampling] < frame)
-    return wanted
+    return wanted & ~np.isin(sampling, misled) if misled else wanted
 
 
 def _cut(books: Books, sampling: Integers, samples: Samples) -> Samples:
@@ -145,9 +148,19 @@ def _append(books: Books, sampling: Integers, samples: Samples) -> dict[int, Fin
     if books.prefix is not None:
         _learn(books.prefix, books, sampling, known)
         if books.config.max_steps_in_flight > 1:
-            books.prefix.publish(sampling, known)  # The next step will not see them for long.
+            publish(books, sampling, known)
     ends = (stops | (known + counts == request.limit[sampling])).nonzero()[0]
     return {int(i): finish(books, int(sampling[i]), bool(stops[i])) for i in ends}
+
+
+def publish(books: Books, some: Integers, ends: Integers) -> None:
+    """Publish what rows have before `ends`, if it is certain to be what it should be."""
+    assert books.prefix is not None
+    unconfirmed = books.transfers.unconfirmed if books.transfers is not None else {}
+    if unconfirmed and not books.prefix.at_allocation:
+        confirmed = ~np.isin(some, list(unconfirmed))
+        some, ends = some[confirmed], ends[confirmed]
+    books.prefix.publish(some, ends)
 
 
 def _learn(prefix: PrefixCache, books: Books, sampling: Integers, before: Integers) -> None:
@@ -184,11 +197,14 @@ def finish(books: Books, row: int, stopped: bool) -> FinishReason:
     if books.table.requests[row].resumable:
         parking.park_session(books, row)
         return FinishReason.STOP if stopped else FinishReason.LENGTH
+    oblige = None if books.transfers is None else books.transfers.ends(row, complete=True)
     fence = books.fences.vacant()
     finish_row = rows.finish_stopped if stopped else rows.finish_length
     if not finish_row(books.state, row, fence):
         raise BrokenInvariant(f"row {row} is complete but may not finish.")
     books.fences.close(fence)
+    if oblige is not None:
+        oblige(fence)
     return FINISH_REASONS[Status(books.state.request.cells.status[row])]
 
 
@@ -197,12 +213,16 @@ def abort(books: Books, row: int) -> None:
     if books.encoder is not None:
         books.encoder.let_go(row)
     status = books.state.request.cells.status[row]
+    oblige = None if books.transfers is None else books.transfers.ends(row, complete=False)
     fence = books.fences.vacant()
     if not rows.abort(books.state, row, fence):
         raise BrokenInvariant(f"row {row} is live but may not be aborted.")
     books.fences.close(fence)
-    if status in (Status.WAITING, Status.PREEMPTED):
-        books.waiting.remove(row)
+    if oblige is not None:
+        oblige(fence)
+    books.started_over.discard(row)
+    if status in (Status.WAITING, Status.PREEMPTED, Status.WAITING_FOR_REMOTE_KVS):
+        books.leave_queue(row)
     elif status == Status.RUNNING:
         books.running.remove(row)
     books.note_dropped()

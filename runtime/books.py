@@ -11,6 +11,7 @@ from kvproof.core import rows as core_rows
 from kvproof.core.arrays import ZERO, Integers
 from kvproof.runtime.block_hash import block_hash
 from kvproof.runtime.config import SchedulerConfig
+from kvproof.runtime.connector import Connector
 from kvproof.runtime.encoder_cache import EncoderCache
 from kvproof.runtime.errors import BrokenInvariant
 from kvproof.runtime.fences import Fences
@@ -19,6 +20,8 @@ from kvproof.runtime.ordered_rows import OrderedRows
 from kvproof.runtime.prefix_cache import PrefixCache
 from kvproof.runtime.request import Request
 from kvproof.runtime.request_table import RequestTable
+from kvproof.runtime.skipped_queue import SkippedQueue
+from kvproof.runtime.transfers import Transfers
 from kvproof.runtime.waiting_queue import (
     FirstComeQueue,
     OrderedQueue,
@@ -38,7 +41,12 @@ class Books:
         fences: blocks on their way back to the queue.
         running: rows of RUNNING requests, in the order in which a step visits them.
         waiting: rows of WAITING and PREEMPTED requests, the next to be admitted first.
-        prefix: the prefix cache, if it is enabled.
+        skipped: the same of requests that a pass has skipped, because they are being loaded or
+            their loads are not decided yet.
+        landed: the same of requests that wait with loaded blocks; each is in one of the three.
+        started_over: rows whose load brought nothing, until they are admitted.
+        prefix: the prefix cache, if it is enabled, or what a connector needs of it.
+        transfers: the scheduler's side of the connector, if there is one.
         encoder: the encoder cache, if there is one.
         dropped_until: the last frame that may bring samples for requests that have ended.
         deferred: the last step left requests waiting because it deferred prefills.
@@ -50,22 +58,26 @@ class Books:
         config: SchedulerConfig,
         on_free: Callable[[Integers], None] | None,
         order: Order | None = None,
+        connector: Connector | None = None,
     ) -> None:
         """Make the books of a scheduler without requests."""
         self.config = config
         self.state = State(config.constants(), requests=64, fences=16)
         self.table = RequestTable(self.state)
         self.queue = FreeQueue(config.num_blocks)
-        early = config.profile.reuses_in_flight
+        early = config.profile.reuses_in_flight and connector is None
         self.fences = Fences(self.state, self.queue, on_free, early=early)
         self.running = OrderedRows(config.max_num_seqs)
         self.waiting = _waiting_queue(config, self.table, order)
-        self.prefix: PrefixCache | None = None
-        if config.enable_prefix_caching:
-            early = config.profile.publishes_at_allocation
-            chosen = block_hash(config.prefix_caching_hash_algo, config.hash_seed)
-            tokens = self.table.tokens
-            self.prefix = PrefixCache(self.state, tokens, chosen, at_allocation=early)
+        by_priority = config.policy == "priority" and order is None
+        self.skipped = SkippedQueue(PriorityQueue(self.table) if by_priority else FirstComeQueue())
+        self.landed = SkippedQueue(FirstComeQueue())
+        self.started_over: set[int] = set()
+        self.prefix = self._prefix_cache(hashes_anyway=connector is not None)
+        self.transfers: Transfers | None = None
+        if connector is not None and self.prefix is not None:
+            self.transfers = Transfers(self.state, connector, self.table, self.prefix)
+            self.prefix.listener = self.transfers
         self.encoder: EncoderCache | None = None
         if config.encoder_cache_size:
             drops = config.profile.drops_half_read_repeats
@@ -74,6 +86,19 @@ class Books:
         self.deferred = False
         self._block_size = np.array(config.block_size)
         self._block_size_less_one = np.array(config.block_size - 1)
+
+    def _prefix_cache(self, *, hashes_anyway: bool) -> PrefixCache | None:
+        config = self.config
+        if not (config.enable_prefix_caching or hashes_anyway):
+            return None
+        chosen = block_hash(config.prefix_caching_hash_algo, config.hash_seed)
+        return PrefixCache(
+            self.state,
+            self.table.tokens,
+            chosen,
+            at_allocation=config.profile.publishes_at_allocation,
+            is_shared=config.enable_prefix_caching,
+        )
 
     def expect(self, request: Request, known: int, limit: int, preemptions: int = 0) -> None:
         """Ask the order policy, if there is one, where a request is going to be queued.
@@ -113,6 +138,21 @@ class Books:
         if self.state.step.issued > self.state.step.returned:
             self.dropped_until = self.state.step.issued
 
+    def leave_queue(self, row: int) -> None:
+        """Take a request that waits, or is being loaded, out of the queue that it is in."""
+        if row in self.skipped:
+            self.skipped.remove(row)
+        elif row in self.landed:
+            self.landed.remove(row)
+        else:
+            self.waiting.remove(row)
+
+    def table_of(self, row: int) -> list[int]:
+        """Return the block table of a request."""
+        request = self.state.request
+        blocks: list[int] = request.block_table.entries(row, request.cells.held[row]).tolist()
+        return blocks
+
     def growth(self, rows: Integers, ends: Integers) -> tuple[Integers, Integers]:
         """Return which places of `rows` lack blocks to hold `ends` tokens, and how many each.
 
@@ -126,13 +166,30 @@ class Books:
             return places, places
         return places, (lacking[places] + self._block_size_less_one) // self._block_size
 
-    def take_blocks(self, rows: Integers) -> Integers:
+    def share(self, row: int, hits: list[int]) -> None:
+        """Put hits into the table of a request; idle ones leave the free queue."""
+        if self.prefix is None:
+            return
+        queued = self.state.block.cells.queued
+        for block, number in zip(hits, self.prefix.numbers(row, len(hits)), strict=True):
+            if queued[block]:
+                self.queue.remove(block)
+            if not core_rows.share(self.state, row, block, number):
+                raise BrokenInvariant(f"row {row} may not share block {block}.")
+        self.prefix.admitted(row, len(hits))
+
+    def take_blocks(self, rows: Integers, *, for_load: bool = False) -> Integers:
         """Give the next free block to each row in turn; return the blocks, int64 [len(rows)]."""
         taken = self.queue.take(len(rows))
         blocks = np.array(taken)
         if self.prefix is not None:
             self.prefix.evict(blocks)
-        if not self._grow(rows, taken, blocks):
+        grown = (
+            batches.grow_for_load(self.state, rows, blocks)
+            if for_load
+            else self._grow(rows, taken, blocks)
+        )
+        if not grown:
             raise BrokenInvariant(f"rows {rows.tolist()} may not take blocks {taken}.")
         return blocks
 

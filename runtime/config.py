@@ -62,6 +62,7 @@ class SchedulerConfig:
         num_lookahead_tokens: slots kept beyond the tokens of a request, for a drafter with KV.
         encoder_cache_size: embeddings that the encoder cache holds.
         max_num_encoder_input_tokens: embeddings that one step may compute.
+        kv_load_failure_policy: "recompute" what a load did not bring, or "fail" the request.
         profile: the rules in which kvproof differs from vLLM 0.25.1.
 
     Raises:
@@ -86,6 +87,7 @@ class SchedulerConfig:
     num_lookahead_tokens: int = field(default=0, validator=_at_least(0))
     encoder_cache_size: int = field(default=0, validator=_at_least(0))
     max_num_encoder_input_tokens: int = field(default=0, validator=_at_least(0))
+    kv_load_failure_policy: str = field(default="recompute", validator=_one_of("recompute", "fail"))
     profile: Profile = field(factory=Profile)
 
     @property

@@ -9,7 +9,8 @@ In order, for one request:
     allocated    its blocks are there; the load starts. If it is synchronous it is done on return
     poll         an asynchronous load has ended: `received`, with `failed_blocks` before or with it
     preempted    its blocks are about to be given back
-    finished     it has ended; True keeps its blocks until `poll` reports it as `sent`
+    finished     it is complete; True keeps its blocks until `poll` reports it as `sent`
+    aborted      it has ended before that; its blocks are not kept
 
 and for blocks whose content is published under a hash:
 
@@ -110,7 +111,14 @@ class Connector(Protocol):
         ...
 
     def finished(self, request_id: str, block_ids: Sequence[int]) -> bool:
-        """Return whether the blocks of a request that has ended must be kept until it is `sent`."""
+        """Return whether the blocks of a complete request must be kept until it is `sent`."""
+        ...
+
+    def aborted(self, request_id: str) -> None:
+        """Take note that a request has ended before it was complete: aborted, or failed.
+
+        A load that is going on still ends in a report, and its blocks wait for it.
+        """
         ...
 
     def poll(self) -> TransferReport:

@@ -55,11 +55,16 @@ class Fences:
 
     def drain(self) -> None:
         """Give back the blocks of every fence whose last frame has come back, in order."""
-        until, returned = self._state.fence.cells.until, self._state.step.returned
-        for fence in [item for item in self._used if self._early or until[item] <= returned]:
+        for fence in [item for item in self._used if self._is_over(item)]:
             self._used.remove(fence)
             self._drain_one(fence)
             self._vacant.append(fence)
+
+    def _is_over(self, fence: int) -> bool:
+        cells = self._state.fence.cells
+        if cells.pinned[fence]:
+            return False
+        return self._early or cells.until[fence] <= self._state.step.returned
 
     def _drain_one(self, fence: int) -> None:
         give_back = batches.drain_early if self._early else batches.drain

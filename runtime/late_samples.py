@@ -20,10 +20,10 @@ from kvproof.runtime.step_results import StepResults
 
 @frozen
 class Late:
-    """A sample that came late, and why it ended its request, if it did."""
+    """What came late for a request: a sample, or only its end; and why it ended, if it did."""
 
     row: int
-    token: int
+    token: int | None
     reason: FinishReason | None
 
 
@@ -63,6 +63,11 @@ def joined(books: Books, results: StepResults, late: list[Late]) -> StepResults:
     return StepResults(
         np.concatenate([results.requests, books.table.requests[rows_of_late]]),
         np.concatenate([results.rows, rows_of_late]),
-        Samples.ragged([*results.samples.lists(), *([item.token] for item in late)]),
+        Samples.ragged(
+            [
+                *results.samples.lists(),
+                *([] if item.token is None else [item.token] for item in late),
+            ]
+        ),
         {**results.reasons, **ended},
     )

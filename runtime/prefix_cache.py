@@ -5,6 +5,8 @@ Rule: vLLM KVCacheManager.get_computed_blocks and cache_blocks; BlockPool.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 from attrs import define, field
 
@@ -52,11 +54,29 @@ class RowPrefixes:
     published: int = 0
 
 
+class BlockListener(Protocol):
+    """Who is told of blocks that are published, and of those that will be overwritten."""
+
+    def published(self, digests: list[bytes], blocks: list[int]) -> None:
+        """Take note of blocks that a dispatched frame writes, or has written."""
+        ...
+
+    def evicted(self, digests: list[bytes], blocks: list[int]) -> None:
+        """Take note of blocks that are about to be overwritten."""
+        ...
+
+
 class PrefixCache:
     """Everything a scheduler does for prefix caching; without it, `None` stands in its place."""
 
     def __init__(
-        self, state: State, tokens: TokenStore, block_hash: BlockHash, *, at_allocation: bool
+        self,
+        state: State,
+        tokens: TokenStore,
+        block_hash: BlockHash,
+        *,
+        at_allocation: bool,
+        is_shared: bool = True,
     ) -> None:
         """Start with nothing published.
 
@@ -65,10 +85,12 @@ class PrefixCache:
             tokens: where the tokens of a row are.
             block_hash: hashes one block.
             at_allocation: publish before content is written, as vLLM 0.25.1 does (vllm#43569).
+            is_shared: publish anything at all; without it there are only hashes.
 
         """
         self._state, self._tokens = state, tokens
-        self.at_allocation = at_allocation
+        self.at_allocation, self.is_shared = at_allocation, is_shared
+        self.listener: BlockListener | None = None
         self.prefixes = Prefixes(block_hash)
         self.index = PrefixIndex()
         self.statistics = PrefixStatistics()
@@ -97,6 +119,8 @@ class PrefixCache:
 
     def hits(self, row: int, known: int) -> list[int]:
         """Return published blocks that hold the request's first tokens; one is left to compute."""
+        if not self.is_shared:
+            return []
         found: list[int] = []
         for prefix in self._rows[row].known[: (known - 1) // self._state.block_size]:
             block = self.index.find(prefix)
@@ -109,12 +133,18 @@ class PrefixCache:
         """Return the numbers of the prefixes that end with the first blocks of a request."""
         return [prefix.number for prefix in self._rows[row].known[:count]]
 
+    def digests(self, row: int) -> list[bytes]:
+        """Return the hashes of a request's full blocks, the whole prefix in each."""
+        return [prefix.digest for prefix in self._rows[row].known]
+
     def admitted(self, row: int, hits: int) -> None:
         """Take note that a request starts with `hits` published blocks in its table."""
         self._rows[row].published = hits
 
     def publish(self, rows: Integers, ends: Integers) -> None:
         """Publish the blocks that lie wholly before `ends`, int64 [len(rows)] tokens."""
+        if not self.is_shared:
+            return
         full = ends // self._state.block_size
         for row, count in zip(rows.tolist(), full.tolist(), strict=True):
             own = self._rows[row]
@@ -133,6 +163,8 @@ class PrefixCache:
             self.index.add(block, prefix)
         if self.events.wanted:
             self._log(row, own, first, fresh)
+        if self.listener is not None:
+            self.listener.published([prefix.digest for prefix in fresh], blocks.tolist())
         own.published = count
 
     def _log(self, row: int, own: RowPrefixes, first: int, fresh: list[Prefix]) -> None:
@@ -143,11 +175,13 @@ class PrefixCache:
 
     def evict(self, blocks: Integers) -> None:
         """Take note that blocks are taken for something else; call it before they are."""
-        published = blocks[self._state.block.content[blocks] != 0]
-        for block in published.tolist():
-            prefix = self.index.remove(block)
+        published = blocks[self._state.block.content[blocks] != 0].tolist()
+        evicted = [self.index.remove(block) for block in published]
+        for prefix in evicted:
             if self.index.find(prefix) is None:
                 self.events.removed(prefix)
+        if evicted and self.listener is not None:
+            self.listener.evicted([prefix.digest for prefix in evicted], published)
 
     def reset(self) -> bool:
         """Forget every published block, if all blocks are free; return whether that was so."""

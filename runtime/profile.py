@@ -33,6 +33,12 @@ class Profile:
         reuses_in_flight: without a connector, blocks go back to the free queue while a step in
             flight still writes them (vllm#45357 closed the hole for connectors only). Safe: they
             come back when the last step that touches them has come back.
+        promotes_at_scan: a load that has ended is noticed only when the pass reaches its request,
+            which a head of the queue that does not fit prevents for ever (vllm#45406, vllm#57841).
+            Safe: noticed at once, and loaded requests are admitted before all others.
+        reserves_for_prefills_only: a load is admitted if it fits beside what prefills in flight
+            still need, though local requests may take that (vllm#48433). Safe: only if all that is
+            loaded fits into the pool together, each request with all of its known tokens.
 
     """
 
@@ -44,6 +50,8 @@ class Profile:
     drops_half_read_repeats: bool = False
     preempts_in_flight: bool = False
     reuses_in_flight: bool = False
+    promotes_at_scan: bool = False
+    reserves_for_prefills_only: bool = False
 
     @classmethod
     def safe(cls) -> Self:
@@ -61,5 +69,7 @@ class Profile:
             skips_after_early_victim=True,
             preempts_in_flight=True,
             reuses_in_flight=True,
+            promotes_at_scan=True,
+            reserves_for_prefills_only=True,
             drops_half_read_repeats=True,
         )

@@ -16,12 +16,14 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    ERROR = "error"
 
 
 FINISH_REASONS = {
     Status.FINISHED_STOPPED: FinishReason.STOP,
     Status.FINISHED_LENGTH: FinishReason.LENGTH,
     Status.FINISHED_ABORTED: FinishReason.ABORT,
+    Status.FINISHED_ERROR: FinishReason.ERROR,
 }
 
 

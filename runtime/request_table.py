@@ -76,6 +76,11 @@ class RequestTable:
         stops: frozenset[int] = self.requests[row].stop_token_ids
         return stops
 
+    def urgency(self, row: int) -> tuple[int, float, str]:
+        """Return what requests are ordered by under "priority": the least goes first."""
+        request = self.requests[row]
+        return request.priority, request.arrival_time, request.request_id
+
     def remaining(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many tokens the requests in the given rows may still sample."""
         request = self._state.request

@@ -230,6 +230,8 @@ def _preempt(books: Books, plan: StepPlan, victim: int, needy: int, wanted: int)
         _unschedule(books, plan, victim)
     if books.encoder is not None:
         books.encoder.let_go(victim)
+    if books.transfers is not None:
+        books.transfers.preempted(victim)
     fence = books.fences.vacant()
     in_flight = books.is_in_flight(victim)
     rule = rows.preempt_in_flight if in_flight else rows.preempt

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from kvproof.core import Status, invariants, rows
 from kvproof.core.arrays import Integers
-from kvproof.runtime import accounting, drafting, parking
+from kvproof.runtime import accounting, drafting, parking, transfer_ends
 from kvproof.runtime.admission import check_request, token_ceiling, token_limit
 from kvproof.runtime.books import Books
 from kvproof.runtime.config import SchedulerConfig
-from kvproof.runtime.errors import BrokenInvariant, CallerError, StepOrderError
+from kvproof.runtime.connector import NOTHING_HAPPENED, Connector, TransferReport
+from kvproof.runtime.errors import BrokenInvariant, CallerError, RequestRefused, StepOrderError
 from kvproof.runtime.kv_pool import KVPool
 from kvproof.runtime.prefix_cache import PrefixStatistics
 from kvproof.runtime.request import Request
@@ -47,6 +48,7 @@ class Scheduler:
             by default the last one admitted, or under "priority" the least urgent.
         order: given a waiting request, returns a key that sorts; the least is admitted first, and
             of equals the one that waits longer. By default as `policy` says.
+        connector: where KV can be loaded from and is sent to; see `kvproof.runtime.connector`.
         debug: check every declared invariant after each call.
 
     Raises:
@@ -61,6 +63,7 @@ class Scheduler:
         kv_pool: KVPool | None = None,
         choose_victim: Victim | None = None,
         order: Order | None = None,
+        connector: Connector | None = None,
         debug: bool = False,
     ) -> None:
         """Make a scheduler without requests."""
@@ -69,7 +72,7 @@ class Scheduler:
         usual = least_urgent if config.policy == "priority" else last_running
         self._kv_pool, self._choose_victim = kv_pool, choose_victim or usual
         on_free = self._poison if debug and kv_pool is not None else None
-        self._books = Books(config, on_free, order)
+        self._books = Books(config, on_free, order, connector)
         self._buffers = StepBuffers(config, self._books.state, self._books.table)
         self._in_flight: deque[StepOutput] = deque()
         self._steps = 0
@@ -90,6 +93,9 @@ class Scheduler:
 
         """
         check_request(self.config, request, self._books.table.row_of)
+        if self._books.transfers is not None and self._books.transfers.is_busy(request.request_id):
+            message = f"request {request.request_id!r}: blocks of that id are still in transfer;"
+            raise RequestRefused(f"{message} choose another, or wait.")
         row = self._books.table.next_row()
         limit, most = token_limit(self.config, request), token_ceiling(self.config, request)
         prompt = len(request.prompt_token_ids)
@@ -158,13 +164,20 @@ class Scheduler:
         self._check()
         return output
 
-    def update(self, output: StepOutput, sampled: accounting.Sampled) -> StepResults:
-        """Account for the samples of the oldest step in flight.
+    def update(
+        self,
+        output: StepOutput,
+        sampled: accounting.Sampled,
+        transfers: TransferReport = NOTHING_HAPPENED,
+    ) -> StepResults:
+        """Account for the samples of the oldest step in flight, and for transfers that ended.
 
         Args:
             output: what `schedule` returned first of what has not been accounted for.
             sampled: one token for each request of `output.sampled_req_ids`: a mapping from id to
                 token, or a sequence, array or tensor in their order, int64 [S].
+            transfers: what the connector's `poll` returned when the step had run. Failures of a
+                synchronous load are reported with the step that runs on it.
 
         Raises:
             StepOrderError: If another step is awaited, or tokens are missing or too many; nothing
@@ -177,7 +190,7 @@ class Scheduler:
             raise StepOrderError(message)
         tokens = accounting.sampled_tokens(output, sampled)
         self._buffers.leave(output)
-        results = self._account(output, tokens)
+        results = self._account(output, tokens, transfers)
         self._in_flight.popleft()
         if results.reasons:
             self._end(results.ended_rows())
@@ -249,14 +262,20 @@ class Scheduler:
         rows = np.array(list(self._books.waiting), dtype=np.int64)
         return self._books.table.request_ids(rows)
 
+    def skipped_request_ids(self) -> list[str]:
+        """Return requests that are being loaded, or that the connector could not answer for."""
+        rows = np.array([*self._books.landed, *self._books.skipped], dtype=np.int64)
+        return self._books.table.request_ids(rows)
+
     def num_computed_tokens(self, request_id: str) -> int:
-        """Return how many tokens of a request are computed, or will be by the step in flight.
+        """Return how many tokens of a request need no computing once steps and load are over.
 
         Raises:
             KeyError: If the request is unknown or has left.
 
         """
-        return self._books.state.request.cells.computed[self._books.table.row_of[request_id]]
+        cells, row = self._books.state.request.cells, self._books.table.row_of[request_id]
+        return cells.computed[row] + cells.remote[row]
 
     def status(self, request_id: str) -> Status | None:
         """Return the state of a request, or None if it is unknown or has left."""
@@ -285,9 +304,24 @@ class Scheduler:
         return entries
 
     def has_unfinished_requests(self) -> bool:
-        """Return whether some request waits for admission or runs; parked ones do not count."""
-        pool = self._books.state.pool
-        return pool.running + pool.waiting > 0
+        """Return whether some request waits for admission, is loaded or runs; see `has_work`.
+
+        Requests that are parked until their caller does something do not count.
+        """
+        pool, transfers = self._books.state.pool, self._books.transfers
+        loading = 0 if transfers is None else transfers.num_loading()
+        return pool.running + pool.waiting + loading > 0
+
+    def has_work(self) -> bool:
+        """Return whether the loop must stay awake: for requests, steps in flight or transfers.
+
+        Blocks that wait for a transfer come back only if somebody goes on polling (vllm#43433).
+        """
+        transfers = self._books.transfers
+        waits = transfers is not None and (
+            transfers.num_obligations > 0 or transfers.connector.has_pending_transfers()
+        )
+        return self.has_unfinished_requests() or bool(self._in_flight) or waits
 
     def statistics(self) -> Statistics:
         """Return counts of requests, blocks and preemptions, as they are now."""
@@ -351,7 +385,7 @@ class Scheduler:
         self._steps += 1
         prefix = self._books.prefix
         if prefix is not None and not prefix.at_allocation:
-            prefix.publish(stretch.rows, stretch.written())
+            accounting.publish(self._books, stretch.rows, stretch.written())
         output = StepOutput(
             step=self._steps,
             stretch=stretch,
@@ -372,15 +406,21 @@ class Scheduler:
         self._buffers.current = output
         return output
 
-    def _account(self, output: StepOutput, tokens: Samples) -> StepResults:
-        """Account for a frame; a step that computes nothing is none."""
-        if not output.num_requests:
-            return accounting.accept_tokens(self._books, output, tokens)
-        accounting.open_frame(self._books)
-        results = accounting.accept_tokens(self._books, output, tokens)
-        accounting.release_items(self._books, output)
-        accounting.close_frame(self._books)
-        self._books.fences.drain()
+    def _account(self, output: StepOutput, tokens: Samples, report: TransferReport) -> StepResults:
+        """Account for a frame, or a step that is none, and for transfers."""
+        books = self._books
+        if output.num_requests:
+            accounting.open_frame(books)
+        misled = [] if books.transfers is None else transfer_ends.note(books, report)
+        results = accounting.accept_tokens(books, output, tokens, misled)
+        accounting.release_items(books, output)
+        if books.transfers is not None:
+            results = transfer_ends.fail_or_restart(books, results, misled)
+        if output.num_requests:
+            accounting.close_frame(books)
+        if books.transfers is not None:
+            transfer_ends.end(books, report)
+        books.fences.drain()
         return results
 
     def _encoder_inputs(self) -> dict[str, list[int]]:
@@ -450,6 +490,7 @@ _LIVE = (
     Status.WAITING,
     Status.RUNNING,
     Status.PREEMPTED,
+    Status.WAITING_FOR_REMOTE_KVS,
     Status.WAITING_FOR_GRAMMAR,
     Status.WAITING_FOR_STREAMING,
 )

@@ -121,6 +121,12 @@ class FaultyConnector:
             self._held.forget_repeated(request_id, {"sent"})
         return keeps
 
+    def aborted(self, request_id: str) -> None:
+        """Pass it on."""
+        self._is_asynchronous.pop(request_id, None)
+        self._asked_again.pop(request_id, None)
+        self.inner.aborted(request_id)
+
     def poll(self) -> TransferReport:
         """Return what is due of all that `inner` has reported so far, and some noise."""
         self._polls += 1

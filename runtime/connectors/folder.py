@@ -144,9 +144,13 @@ class FolderConnector:
         self._promises.drop(request_id)
 
     def finished(self, request_id: str, block_ids: Sequence[int]) -> bool:
-        """Return False: nothing reads the blocks. A load that runs still ends in a report."""
+        """Return False: nothing reads the blocks."""
         self._promises.drop(request_id)
         return False
+
+    def aborted(self, request_id: str) -> None:
+        """Forget what was offered to the request; a load that runs still ends in a report."""
+        self._promises.drop(request_id)
 
     def poll(self) -> TransferReport:
         """Return the loads that have ended."""

@@ -159,6 +159,10 @@ class PeerDecodeConnector:
             self._promised.discard(request_id)
         return False
 
+    def aborted(self, request_id: str) -> None:
+        """Forget a request as if it had finished."""
+        self.finished(request_id, ())
+
     def poll(self) -> TransferReport:
         """Copy into the pool what has arrived, and return which loads have ended, each once."""
         self._take_in()

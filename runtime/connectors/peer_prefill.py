@@ -116,10 +116,6 @@ class PeerPrefillConnector:
     def preempted(self, request_id: str, block_ids: Sequence[int]) -> None:
         """Do nothing: no running request is being sent."""
 
-    def abandon(self, request_id: str) -> None:
-        """Take note that a prompt will not be computed to its end; call it before an abort."""
-        self._prompts.pop(request_id, None)
-
     def finished(self, request_id: str, block_ids: Sequence[int]) -> bool:
         """Announce a computed prompt to the peer and return True, or False if it wants it not.
 
@@ -137,6 +133,11 @@ class PeerPrefillConnector:
             Message(Kind.ANNOUNCE, request_id, num_tokens=prompt.num_tokens, prefix=prompt.prefix)
         )
         return True
+
+    def aborted(self, request_id: str) -> None:
+        """Tell the peer that a prompt will not be computed to its end (vllm#50754)."""
+        self._prompts.pop(request_id, None)
+        self.finished(request_id, ())
 
     def poll(self) -> TransferReport:
         """Return the requests whose blocks are no longer needed, each once; do not wait."""
