@@ -44,6 +44,7 @@ class Books:
         skipped: the same of requests that a pass has skipped, because they are being loaded or
             their loads are not decided yet.
         landed: the same of requests that wait with loaded blocks; each is in one of the three.
+        cut_rows: rows that compute anew in place, until the next step.
         started_over: rows whose load brought nothing, until they are admitted.
         prefix: the prefix cache, if it is enabled, or what a connector needs of it.
         transfers: the scheduler's side of the connector, if there is one.
@@ -73,6 +74,7 @@ class Books:
         self.skipped = SkippedQueue(PriorityQueue(self.table) if by_priority else FirstComeQueue())
         self.landed = SkippedQueue(FirstComeQueue())
         self.started_over: set[int] = set()
+        self.cut_rows: set[int] = set()
         self.prefix = self._prefix_cache(hashes_anyway=connector is not None)
         self.transfers: Transfers | None = None
         if connector is not None and self.prefix is not None:

@@ -11,6 +11,7 @@ import numpy as np
 from attrs import define, field
 
 from kvproof.core import State, batches
+from kvproof.core import rows as core_rows
 from kvproof.core.arrays import Integers
 from kvproof.runtime.block_hash import BlockHash
 from kvproof.runtime.block_keys import BlockKeys
@@ -182,6 +183,16 @@ class PrefixCache:
                 self.events.removed(prefix)
         if evicted and self.listener is not None:
             self.listener.evicted([prefix.digest for prefix in evicted], published)
+
+    def unpublish(self, blocks: list[int]) -> None:
+        """Forget blocks whose content is not what it should be, whoever holds them."""
+        for block in blocks:
+            if self._state.block.cells.content[block]:
+                prefix = self.index.remove(block)
+                if self.index.find(prefix) is None:
+                    self.events.removed(prefix)
+                if not core_rows.unpublish(self._state, block):
+                    raise BrokenInvariant(f"block {block} is published but may not be forgotten.")
 
     def reset(self) -> bool:
         """Forget every published block, if all blocks are free; return whether that was so."""

@@ -39,6 +39,10 @@ class Profile:
         reserves_for_prefills_only: a load is admitted if it fits beside what prefills in flight
             still need, though local requests may take that (vllm#48433). Safe: only if all that is
             loaded fits into the pool together, each request with all of its known tokens.
+        recomputes_in_place: what a synchronous load did not bring is computed anew in blocks that
+            were published meanwhile, so that others find what is not there (vLLM
+            Scheduler._handle_invalid_blocks). Safe: nothing of such a request is published before
+            its first step has come back, and it starts over.
 
     """
 
@@ -52,6 +56,7 @@ class Profile:
     reuses_in_flight: bool = False
     promotes_at_scan: bool = False
     reserves_for_prefills_only: bool = False
+    recomputes_in_place: bool = False
 
     @classmethod
     def safe(cls) -> Self:
@@ -71,5 +76,6 @@ class Profile:
             reuses_in_flight=True,
             promotes_at_scan=True,
             reserves_for_prefills_only=True,
+            recomputes_in_place=True,
             drops_half_read_repeats=True,
         )

@@ -383,6 +383,8 @@ class Scheduler:
         if not (rows.dispatch(state) if len(stretch.rows) else rows.withdraw(state)):
             raise BrokenInvariant("an open step cannot be closed.")
         self._steps += 1
+        if self._books.cut_rows:
+            transfer_ends.note_prefills(self._books)
         prefix = self._books.prefix
         if prefix is not None and not prefix.at_allocation:
             accounting.publish(self._books, stretch.rows, stretch.written())
@@ -411,16 +413,21 @@ class Scheduler:
         books = self._books
         if output.num_requests:
             accounting.open_frame(books)
-        misled = [] if books.transfers is None else transfer_ends.note(books, report)
-        results = accounting.accept_tokens(books, output, tokens, misled)
+        misled: dict[int, int] = {}
+        if books.transfers is not None:
+            misled = transfer_ends.note(books, output, report)
+        results = accounting.accept_tokens(books, output, tokens, list(misled))
         accounting.release_items(books, output)
         if books.transfers is not None:
             results = transfer_ends.fail_or_restart(books, results, misled)
         if output.num_requests:
             accounting.close_frame(books)
         if books.transfers is not None:
-            transfer_ends.end(books, report)
+            books.transfers.frame_came_back()
         books.fences.drain()
+        if books.transfers is not None:
+            transfer_ends.end(books, report)
+            books.fences.drain()
         return results
 
     def _encoder_inputs(self) -> dict[str, list[int]]:

@@ -84,6 +84,16 @@ def schedule_waiting(books: Books, plan: StepPlan) -> None:
         books.running.append(row)
         _give_first_chunk(books, plan, found)
     books.skipped.put_first(skipped)
+    if books.transfers is not None:
+        _count_undecided(books)
+
+
+def _count_undecided(books: Books) -> None:
+    """Say how many requests no throttle holds up, because their loads are not decided yet."""
+    status = books.state.request.cells.status
+    waits = (row for row in books.skipped if status[row] != Status.WAITING_FOR_REMOTE_KVS)
+    if not rows.note_undecided(books.state, sum(1 for _ in waits)):
+        raise BrokenInvariant("requests that wait for an answer cannot be counted.")
 
 
 def _next_queue(books: Books) -> WaitingQueue | SkippedQueue | None:
@@ -217,7 +227,8 @@ def _first_chunk_fits(books: Books, admission: Admission, there: int) -> bool:
 def _give_first_chunk(books: Books, plan: StepPlan, admission: Admission) -> None:
     state, row = books.state, admission.row
     books.started_over.discard(row)
-    books.share(row, admission.hits)
+    if not admission.held:
+        books.share(row, admission.hits)
     if admission.drafts and not rows.propose(state, row, admission.drafts):
         raise BrokenInvariant(f"row {row} may not have {admission.drafts} draft tokens.")
     end = admission.end + books.config.num_lookahead_tokens

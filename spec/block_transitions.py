@@ -130,6 +130,16 @@ FORGET = Transition(
     batched=True,
 )
 
+UNPUBLISH = Transition(
+    name="unpublish",
+    doc="A block whose content is not what it should be is no longer published, whoever holds it.",
+    rule="vLLM BlockPool.evict_blocks",
+    parameters=(b,),
+    guard=(content[b] >= 1,),
+    effect=(content[b].becomes(0),),
+    breaks=("shared_is_published",),
+)
+
 GIVE_BACK_ONE = (
     fence_table[e, b].becomes(fence_table[e, b] - 1),
     fenced[e].becomes(fenced[e] - 1),
@@ -160,4 +170,4 @@ DRAIN_EARLY = Transition(
     breaks=("touched_is_protected",),
 )
 
-TRANSITIONS = (GROW, SHARE, PUBLISH, PUBLISH_EARLY, FORGET, DRAIN, DRAIN_EARLY)
+TRANSITIONS = (GROW, SHARE, PUBLISH, PUBLISH_EARLY, FORGET, UNPUBLISH, DRAIN, DRAIN_EARLY)

@@ -148,7 +148,7 @@ MEASURES = (
         "published_blocks",
         "Blocks that can be shared.",
         total(b, content[b] >= 1),
-        lowered_by=("forget",),
+        lowered_by=("forget", "unpublish"),
         raised_by=("publish", "publish_early"),
         property="S9",
     ),

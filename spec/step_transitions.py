@@ -50,6 +50,7 @@ from kvproof.spec.variables import (
     status,
     stopped,
     touched,
+    undecided,
     waiting,
 )
 
@@ -129,7 +130,10 @@ def _backlog() -> tuple[Assignment, ...]:
     aligned = all_of(no(is_deferring[step]), preempted[step] == 0)
     return (
         capacity_bound[step].becomes(
-            any_of(all_of(aligned, waiting[pool] >= 1), all_of(no(aligned), capacity_bound[step]))
+            any_of(
+                all_of(aligned, waiting[pool] > undecided[pool]),
+                all_of(no(aligned), capacity_bound[step]),
+            )
         ),
         is_open[step].becomes(value=False),
     )

@@ -50,12 +50,14 @@ from kvproof.spec.variables import (
     referenced,
     references,
     remote,
+    returned,
     running,
     scheduled,
     spoiled,
     stale,
     status,
     stopped,
+    undecided,
     waiting,
 )
 from kvproof.spec.variables import content as content_of
@@ -68,6 +70,7 @@ shared = NumberParameter("shared", "hits that other requests hold, which the req
 external = NumberParameter("external", "tokens that the transfer is to bring")
 wanted = NumberParameter("wanted", "tokens that the table is to hold at the end of the load")
 reserved = NumberParameter("reserved", "free blocks that requests admitted before still need")
+count = NumberParameter("count", "requests that wait for an answer")
 valid = NumberParameter("valid", "tokens that the transfer has brought")
 
 AWAIT_LOAD = Transition(
@@ -295,6 +298,52 @@ ADMIT_LANDED_CHUNK = Transition(
     breaks=("admission_fits",),
 )
 
+NOTE_UNDECIDED = Transition(
+    name="note_undecided",
+    doc="A pass has found so many waiting requests of which the connector knows nothing yet.",
+    rule="vLLM Scheduler.schedule, skipped_waiting",
+    parameters=(count,),
+    guard=(count >= 0,),
+    effect=(undecided[pool].becomes(count),),
+)
+
+CUT = Transition(
+    name="cut",
+    doc="A running request computes anew what a load did not bring, in blocks that stay published.",
+    rule="vLLM Scheduler._update_requests_with_invalid_blocks",
+    parameters=(r, valid),
+    subject=r,
+    source=(RUNNING,),
+    guard=(
+        scheduled[r] == 0,
+        last_frame[r] <= returned[step],
+        known[r] < limit[r],
+        no(stopped[r]),
+        valid >= 0,
+        valid < known[r],
+        valid <= computed[r],
+    ),
+    effect=(computed[r].becomes(valid), decoding[r].becomes(value=True)),
+    environment=True,
+    breaks=(
+        "published_is_written",
+        "released_is_behind",
+        "table_is_no_longer_than_needed",
+        "decoding_has_computed",
+    ),
+)
+
+NOTE_PREFILL = Transition(
+    name="note_prefill",
+    doc="A request that computes anew what it had computed counts as decoding no more.",
+    rule="vLLM Scheduler._update_after_schedule, is_prefill_chunk",
+    parameters=(r,),
+    subject=r,
+    source=(RUNNING,),
+    guard=(computed[r] < known[r],),
+    effect=(decoding[r].becomes(value=False),),
+)
+
 LOAD_NOW = Transition(
     name="load_now",
     doc="A synchronous load fills the next slots of a running request before its step runs.",
@@ -393,6 +442,9 @@ TRANSITIONS = (
     ADMIT_LANDED,
     ADMIT_LANDED_CHUNK,
     LOAD_NOW,
+    NOTE_UNDECIDED,
+    CUT,
+    NOTE_PREFILL,
     RESTART,
     FINISH_ERROR,
     PIN,

@@ -147,6 +147,13 @@ referenced = Variable[Number](
 running = Variable[Number]("running", (pool,), "requests that are RUNNING", minimum=0)
 waiting = Variable[Number]("waiting", (pool,), "requests that are WAITING or PREEMPTED", minimum=0)
 
+undecided = Variable[Number](
+    "undecided",
+    (pool,),
+    "waiting requests of which it is not known yet what can be loaded",
+    minimum=0,
+)
+
 encoder_free = Variable[Number](
     "encoder_free",
     (pool,),
@@ -241,6 +248,7 @@ VARIABLES = (
     referenced,
     running,
     waiting,
+    undecided,
     encoder_free,
     encoder_used,
     encoder_idle,

@@ -36,6 +36,7 @@ def observed_snapshot(scheduler: Scheduler) -> Snapshot:
     return Snapshot(
         running=tuple(scheduler.running_request_ids()),
         waiting=tuple(scheduler.waiting_request_ids()),
+        skipped=tuple(scheduler.skipped_request_ids()),
         status={name: _status(scheduler, name).name for name in names},
         tokens_known={name: len(scheduler.token_ids(name)) for name in names},
         tokens_computed={name: scheduler.num_computed_tokens(name) for name in names},
@@ -55,7 +56,12 @@ def observed_results(outputs: Iterable[RequestOutput]) -> Results:
     )
 
 
-_ENDED = (Status.FINISHED_STOPPED, Status.FINISHED_LENGTH, Status.FINISHED_ABORTED)
+_ENDED = (
+    Status.FINISHED_STOPPED,
+    Status.FINISHED_LENGTH,
+    Status.FINISHED_ABORTED,
+    Status.FINISHED_ERROR,
+)
 
 
 def _status(scheduler: Scheduler, name: str) -> Status:

@@ -15,6 +15,8 @@ from typing import IO
 from attrs import field, frozen
 
 from kvproof.runtime import CallerError, Request, SchedulerConfig
+from kvproof.runtime.connector import NOTHING_HAPPENED, TransferReport
+from kvproof.verify.recorded_connector import RemoteKV
 from kvproof.verify.recorded_line import Line, RecordingError
 from kvproof.verify.step_record import Decision, Results, Snapshot, Step
 
@@ -29,6 +31,7 @@ class Arrival:
 
     request: Request
     step: int
+    remote: RemoteKV
     abort_before: int | None
     abort_during: int | None
 
@@ -46,6 +49,7 @@ class Header:
         path: the file.
         made_by: the command that makes the file again.
         limits: the configuration, under the default profile.
+        has_connector: whether KV could be loaded from elsewhere.
         workload: in the order in which it was listed.
         throttle: a pattern of 0 and 1 over the steps, repeated; empty for never.
         draft_acceptance: the share of draft tokens that are accepted.
@@ -57,6 +61,7 @@ class Header:
     path: Path
     made_by: str
     limits: SchedulerConfig
+    has_connector: bool
     workload: tuple[Arrival, ...]
     throttle: str
     draft_acceptance: float
@@ -138,27 +143,17 @@ def _header(path: Path, line: Line) -> Header:
         line.refuse(f"format is {line.values.get('format')!r}; expected {FORMAT!r}.")
     config = line.part("config")
     config.only(_CONFIG, "it may change decisions, and cannot be replayed; use a newer kvproof.")
-    _require_local(config)
     return Header(
         path=path,
         made_by=line.text("made_by"),
         limits=_limits(config),
+        has_connector=config.flag("connector"),
         workload=_workload(line),
         throttle=_pattern(config),
         draft_acceptance=config.real("spec_accept", 0.0),
         seed=config.number("seed", 0),
         verdict=line.text("verdict"),
     )
-
-
-def _require_local(config: Line) -> None:
-    """Refuse what this replay does not do, rather than leave it out."""
-    for name, what in _NOT_YET.items():
-        if config.has(name) and config.flag(name):
-            config.refuse(
-                f"{name} is true, but {what} are not replayed yet; leave the file out, this one"
-                " cannot be compared."
-            )
 
 
 def _limits(config: Line) -> SchedulerConfig:
@@ -179,6 +174,7 @@ def _limits(config: Line) -> SchedulerConfig:
             scheduler_reserve_full_isl=config.flag("reserve_full_isl"),
             num_speculative_tokens=config.number("spec_tokens"),
             max_steps_in_flight=2 if config.flag("async_scheduling") else 1,
+            kv_load_failure_policy=config.text("kv_load_failure_policy"),
         )
     except CallerError as error:
         config.refuse(f"these limits are none: {error}")
@@ -215,7 +211,22 @@ def _arrival(entry: Line, turn: int) -> Arrival:
         arrival_time=entry.real("arrival_time", step + 1e-6 * turn),
     )
     before, during = (entry.optional_number(name) for name in ("abort_step", "abort_mid_step"))
-    return Arrival(request=request, step=step, abort_before=before, abort_during=during)
+    return Arrival(
+        request=request,
+        step=step,
+        remote=_remote(entry),
+        abort_before=before,
+        abort_during=during,
+    )
+
+
+def _remote(entry: Line) -> RemoteKV:
+    return RemoteKV(
+        tokens=entry.number("ext_tokens", 0),
+        asynchronous=entry.flag("ext_async") if entry.has("ext_async") else True,
+        unknown=entry.number("ext_unknown", 0),
+        kept=entry.has("send_delay"),
+    )
 
 
 # --- The steps ------------------------------------------------------------------------------------
@@ -231,6 +242,7 @@ def _step(line: Line) -> Step:
         scheduled=_snapshot(line.part("after_schedule")) if decided else None,
         updated_step=updated,
         results=_results(line) if updated is not None else None,
+        transfers=_transfers(line.part("kv_output")) if line.has("kv_output") else NOTHING_HAPPENED,
         updated=_snapshot(line.part("after_update")),
         free_queue=line.numbers("free_list") if line.has("free_list") else None,
     )
@@ -251,11 +263,25 @@ def _decision(line: Line) -> Decision:
     )
 
 
+def _transfers(line: Line) -> TransferReport:
+    return TransferReport(
+        received=line.names("finished_recving"),
+        sent=line.names("finished_sending"),
+        failed_blocks=line.numbers("invalid_block_ids"),
+    )
+
+
 def _snapshot(line: Line) -> Snapshot:
-    requests = line.parts_by_id("reqs")
+    """Read a state; one that has ended and only keeps blocks is no request any more."""
+    requests = {
+        name: request
+        for name, request in line.parts_by_id("reqs").items()
+        if not request.text("status").startswith("FINISHED")
+    }
     return Snapshot(
         running=line.names("running"),
         waiting=line.names("waiting"),
+        skipped=line.names("skipped") if line.has("skipped") else (),
         status={name: request.text("status") for name, request in requests.items()},
         tokens_known={name: request.number("tokens") for name, request in requests.items()},
         tokens_computed={name: request.number("computed") for name, request in requests.items()},
@@ -289,9 +315,6 @@ def _require_end(header: Header, steps: tuple[Step, ...]) -> None:
         )
 
 
-_NOT_YET = {
-    "connector": "remote KV loads",
-}
 _CONFIG = frozenset(
     {
         *("num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len"),
@@ -306,6 +329,9 @@ _ENTRY = frozenset(
     {
         *("id", "arrival_step", "prompt_token_ids", "max_tokens", "priority", "arrival_time"),
         *("abort_step", "abort_mid_step"),
+        *("ext_tokens", "ext_async", "ext_unknown", "send_delay"),
+        # The recorded ends say what these led to.
+        *("ext_delay", "ext_fail_blocks"),
         # The recorded tokens say what these led to.
         *("prompt_len", "prompt_group", "stop_after"),
     }

@@ -15,6 +15,7 @@ from kvproof.runtime import Scheduler, StepOutput
 from kvproof.runtime.profile import Profile
 from kvproof.verify.difference import Difference, first_difference
 from kvproof.verify.observation import observed_decision, observed_results, observed_snapshot
+from kvproof.verify.recorded_connector import RecordedConnector
 from kvproof.verify.recording import STOP_TOKEN, Arrival, Header, Recording
 from kvproof.verify.step_record import Step
 
@@ -40,14 +41,17 @@ class WorkloadRun:
 
     header: Header
     scheduler: Scheduler
+    connector: RecordedConnector | None
     to_come: deque[Arrival] = field(repr=False)
     in_flight: dict[int, StepOutput] = field(factory=dict, repr=False)
 
     @classmethod
     def of(cls, header: Header, profile: Profile, *, debug: bool = False) -> WorkloadRun:
         """Return a run before its first step; `debug` checks every invariant after each call."""
-        scheduler = Scheduler(evolve(header.limits, profile=profile), debug=debug)
-        return cls(header, scheduler, deque(header.arrivals))
+        connector = _connector(header)
+        limits = evolve(header.limits, profile=profile)
+        scheduler = Scheduler(limits, connector=connector, debug=debug)
+        return cls(header, scheduler, connector, deque(header.arrivals))
 
     def next_arrival(self, step: int) -> Arrival | None:
         """Take the next request that is there before a step, if there is one."""
@@ -72,6 +76,12 @@ class WorkloadRun:
         count = self.header.limits.num_speculative_tokens
         if count and output.num_requests:
             self.scheduler.update_draft_tokens(dict.fromkeys(output.req_ids, [DRAFT_TOKEN] * count))
+
+
+def _connector(header: Header) -> RecordedConnector | None:
+    if not header.has_connector:
+        return None
+    return RecordedConnector({a.request.request_id: a.remote for a in header.workload})
 
 
 def _step(run: WorkloadRun, step: Step) -> Difference | None:
@@ -106,7 +116,8 @@ def _compare_updated(run: WorkloadRun, step: Step) -> Difference | None:
     """Account for the step that the recorder accounted for, the oldest in flight."""
     assert step.updated_step is not None
     output = run.in_flight.pop(step.updated_step)
-    results = run.scheduler.update(output, _recorded_samples(step, output))
+    samples = _recorded_samples(step, output)
+    results = run.scheduler.update(output, samples, step.transfers)
     found = first_difference(step.number, "as updated", step.results, observed_results(results))
     run.propose_drafts(output)
     return found
@@ -116,7 +127,7 @@ def _recorded_samples(step: Step, output: StepOutput) -> dict[str, list[int]]:
     """Return what was sampled; a request aborted in mid-step has something that is thrown away."""
     assert step.results is not None
     recorded = step.results.tokens_accepted
-    return {name: list(recorded.get(name, [OTHER_TOKEN])) for name in output.sampled_req_ids}
+    return {name: list(recorded.get(name) or [OTHER_TOKEN]) for name in output.sampled_req_ids}
 
 
 def _compare_end(run: WorkloadRun, step: Step) -> Difference | None:

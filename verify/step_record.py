@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
+from kvproof.runtime.connector import TransferReport
+
 Names = tuple[str, ...]
 Counts = Mapping[str, int]
 Lists = Mapping[str, tuple[int, ...]]
@@ -37,6 +39,7 @@ class Snapshot:
 
     running: Names
     waiting: Names
+    skipped: Names
     status: Mapping[str, str]
     tokens_known: Counts
     tokens_computed: Counts
@@ -65,6 +68,7 @@ class Step:
         scheduled: the state after `schedule`.
         updated_step: the step whose samples `update` was given; None if it was not called.
         results: what came of those samples.
+        transfers: what the connector reported with them.
         updated: the state after `update`.
         free_queue: the free blocks in the order in which they will be taken, if recorded.
 
@@ -76,5 +80,6 @@ class Step:
     scheduled: Snapshot | None
     updated_step: int | None
     results: Results | None
+    transfers: TransferReport
     updated: Snapshot
     free_queue: tuple[int, ...] | None

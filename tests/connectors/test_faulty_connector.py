@@ -76,6 +76,10 @@ class PlainConnector:
         self.add(TransferReport(sent=[request_id]))
         return True
 
+    def aborted(self, request_id: str) -> None:
+        """Count the call."""
+        self.calls["aborted"] += 1
+
     def add(self, report: TransferReport) -> None:
         """Say more in the next report."""
         self._report = TransferReport(

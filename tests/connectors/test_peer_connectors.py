@@ -368,7 +368,7 @@ def test_whatever_is_posted_is_answered_once(new_pair: Callable[..., Pair]) -> N
 
 
 # What vllm#50754 reports.
-@pytest.mark.parametrize("how", ["abandoned", "too few blocks", "never scheduled"])
+@pytest.mark.parametrize("how", ["aborted", "too few blocks", "never scheduled"])
 def test_an_incomplete_prompt_is_announced_as_failed(
     new_pair: Callable[..., Pair], how: str
 ) -> None:
@@ -376,10 +376,10 @@ def test_an_incomplete_prompt_is_announced_as_failed(
     pair = new_pair()
     if how != "never scheduled":
         pair.prefill.match("a", NO_HASHES, 10, 0)
-    if how == "abandoned":
-        pair.prefill.abandon("a")
-
-    assert not pair.prefill.finished("a", [3, 1] if how == "too few blocks" else [3, 1, 2])
+    if how == "aborted":
+        pair.prefill.aborted("a")
+    else:
+        assert not pair.prefill.finished("a", [3, 1] if how == "too few blocks" else [3, 1, 2])
 
     assert pair.match("a") == 0
     assert not pair.prefill.has_pending_transfers()
