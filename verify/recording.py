@@ -225,7 +225,9 @@ def _remote(entry: Line) -> RemoteKV:
         tokens=entry.number("ext_tokens", 0),
         asynchronous=entry.flag("ext_async") if entry.has("ext_async") else True,
         unknown=entry.number("ext_unknown", 0),
-        kept=entry.has("send_delay"),
+        delay=entry.number("ext_delay", 1),
+        failed_places=entry.numbers("ext_fail_blocks") if entry.has("ext_fail_blocks") else (),
+        send_delay=entry.optional_number("send_delay"),
     )
 
 
@@ -330,7 +332,7 @@ _ENTRY = frozenset(
         *("id", "arrival_step", "prompt_token_ids", "max_tokens", "priority", "arrival_time"),
         *("abort_step", "abort_mid_step"),
         *("ext_tokens", "ext_async", "ext_unknown", "send_delay"),
-        # The recorded ends say what these led to.
+        # Of these a replay of decisions takes the recorded ends.
         *("ext_delay", "ext_fail_blocks"),
         # The recorded tokens say what these led to.
         *("prompt_len", "prompt_group", "stop_after"),
