@@ -147,7 +147,7 @@ def _header(path: Path, line: Line) -> Header:
         path=path,
         made_by=line.text("made_by"),
         limits=_limits(config),
-        has_connector=config.flag("connector"),
+        has_connector=_is_on(config, "connector"),
         workload=_workload(line),
         throttle=_pattern(config),
         draft_acceptance=config.real("spec_accept", 0.0),
@@ -173,11 +173,20 @@ def _limits(config: Line) -> SchedulerConfig:
             watermark=config.real("watermark"),
             scheduler_reserve_full_isl=config.flag("reserve_full_isl"),
             num_speculative_tokens=config.number("spec_tokens"),
-            max_steps_in_flight=2 if config.flag("async_scheduling") else 1,
-            kv_load_failure_policy=config.text("kv_load_failure_policy"),
+            max_steps_in_flight=2 if _is_on(config, "async_scheduling") else 1,
+            kv_load_failure_policy=(
+                config.text("kv_load_failure_policy")
+                if config.has("kv_load_failure_policy")
+                else "recompute"
+            ),
         )
     except CallerError as error:
         config.refuse(f"these limits are none: {error}")
+
+
+def _is_on(config: Line, name: str) -> bool:
+    """Return a feature that a recorder without it does not mention."""
+    return config.has(name) and config.flag(name)
 
 
 def _pattern(config: Line) -> str:
@@ -237,6 +246,8 @@ def _remote(entry: Line) -> RemoteKV:
 def _step(line: Line) -> Step:
     decided = line.has("num_scheduled_tokens")
     updated = line.optional_number("update_of")
+    if decided and "update_of" not in line.values:  # as recorders write it that know one step only
+        updated = line.number("step")
     return Step(
         number=line.number("step"),
         throttled=line.flag("throttle"),
