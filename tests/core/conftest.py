@@ -153,7 +153,7 @@ def _random_runs(drafts: int, seed: int, *, safe: bool) -> dict[str, list[Run]]:
 class Twins:
     """A core and an interpreter that take the same steps."""
 
-    def __init__(self, run: Run = Run(DRAFTS[0])) -> None:  # noqa: B008 - frozen
+    def __init__(self, run: Run = Run(DRAFTS[0])) -> None:
         """Take the steps of a run."""
         self.drafts = run.drafts
         self.core = new_state(run.drafts)
