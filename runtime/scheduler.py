@@ -180,7 +180,7 @@ class Scheduler:
         results = self._account(output, tokens)
         self._in_flight.popleft()
         if results.reasons:
-            self._ended.extend(results.ended_rows())
+            self._end(results.ended_rows())
             accounting.leave_running(self._books)
         self._retire()
         self._check()
@@ -198,7 +198,7 @@ class Scheduler:
         for name in live:
             row = self._books.table.row_of[name]
             accounting.abort(self._books, row)
-            self._ended.append(row)
+            self._end([row])
         self._books.fences.drain()
         self._retire()
         self._check()
@@ -404,12 +404,16 @@ class Scheduler:
             return _NOBODY
         return frozenset(self._books.table.requests[row].request_id for row in some)
 
+    def _end(self, some: list[int]) -> None:
+        """Take note that requests have ended; the next step tells the workers."""
+        self._ended.extend(some)
+        self._finished_ids.update(self._books.table.request_ids(np.array(some, dtype=np.int64)))
+
     def _retire(self) -> None:
-        """Let ended requests that no frame owes anything leave their rows."""
+        """Let ended requests that no frame in flight runs leave their rows."""
         staying = []
         for row in self._ended:
             if rows.retire(self._books.state, row):
-                self._finished_ids.add(self._books.table.requests[row].request_id)
                 self._books.table.remove(row)
                 if self._books.prefix is not None:
                     self._books.prefix.leave(row)
