@@ -382,13 +382,13 @@ def crowded(keep_claims: bool) -> WatchedScheduler:
     watched.add(Request("b", [3, 4], 5))
     watched.add(Request("c", [5], 2, {8, 9}))
     for token in (0, 1, 2):
-        watched.dispatch()
+        watched.dispatch([token])
         watched.compute(tensors=token != 1)
-        watched.account([token], by_name=token == 0)
-    watched.dispatch()
+        watched.account(by_name=token == 0)
+    watched.dispatch([7])
     watched.abort(["b", "nobody"])
     watched.compute()
-    watched.account([7])
+    watched.account()
     watched.drain(0)
     watched.check_end()
     return watched
