@@ -20,8 +20,9 @@ class Entry:
     """A request and how far it is.
 
     `prompt` is the number of tokens at the start of its turn; `table` is what the steps said about
-    its blocks. `attempt` counts how often it has left the running ones, `last_step` is the last
-    step that ran it.
+    its blocks, and `untold` are those that it took in a step which it then had to leave, so that a
+    worker learns of them with its next tokens. `attempt` counts how often it has left the running
+    ones, `last_step` is the last step that ran it.
     """
 
     request: Request
@@ -31,6 +32,7 @@ class Entry:
     state: str = "WAITING"
     computed: int = 0
     table: list[int] = field(factory=list)
+    untold: list[int] = field(factory=list)
     drafts: list[int] = field(factory=list)
     decoding: bool = False
     attempt: int = 0
@@ -47,6 +49,11 @@ class Entry:
         return self.request.priority, self.request.arrival_time
 
     @property
+    def blocks(self) -> list[int]:
+        """All of its blocks."""
+        return self.table + self.untold
+
+    @property
     def decodes(self) -> bool:
         """Whether it has its first sample, or a step in flight brings it."""
         return self.decoding or self.computed >= len(self.tokens)
@@ -60,7 +67,7 @@ class Entry:
         """Give up everything but the tokens."""
         self.state, self.computed, self.decoding = state, 0, False
         self.attempt += 1
-        self.table, self.drafts = [], []
+        self.table, self.untold, self.drafts = [], [], []
 
 
 @frozen
@@ -179,12 +186,22 @@ class Ledger:
         decodes = any(r.decodes for r in self.running)
         return throttle and decodes and not self.is_capacity_bound
 
-    def schedule(self, output: StepOutput, throttle: bool, queue: Sequence[str]) -> None:
-        """Write down what a step said, and `queue`, the order in which requests wait since then."""
+    def schedule(
+        self,
+        output: StepOutput,
+        throttle: bool,
+        queue: Sequence[str],
+        tables: Mapping[str, Sequence[int]],
+    ) -> None:
+        """Write down what a step said.
+
+        `queue` is the order in which requests wait since then, `tables` what running ones hold.
+        """
         defers = self.defers(throttle)
         self.finished.clear()
         self._preempt(output, queue)
         self._admit(output)
+        self._note_untold(output, tables)
         self._compute(output)
         self._note_embeddings(output)
         if not defers and not output.preempted_req_ids:
@@ -268,11 +285,17 @@ class Ledger:
             r.state = "RUNNING"
         self.running += admitted
 
+    def _note_untold(self, output: StepOutput, tables: Mapping[str, Sequence[int]]) -> None:
+        """Write down the blocks of requests that a step left out, to wait for those in flight."""
+        for r in self.running if self.computing else ():
+            if r.name not in output.num_scheduled_tokens:
+                r.untold = list(tables[r.name][len(r.table) :])
+
     def _compute(self, output: StepOutput) -> None:
         live, parts = self.live, list[Part]()
         for name, start in zip(output.req_ids, output.computed.tolist(), strict=True):
             r, end = live[name], start + output.num_scheduled_tokens[name]
-            r.table = r.table + output.new_block_ids[name]
+            r.table, r.untold = r.table + output.new_block_ids[name], []
             samples = end >= len(r.tokens)
             parts.append(Part(r, r.attempt, start, end, samples, tuple(r.drafts)))
             r.computed, r.last_step, r.drafts = end, output.step, []
@@ -280,9 +303,9 @@ class Ledger:
 
     def _release(self, r: Entry) -> None:
         """Write down that the blocks of a request come back, perhaps later."""
-        if r.table and r.last_step > self.processed:
+        if r.blocks and r.last_step > self.processed:
             last = max(frame.step for frame in self.frames if frame.parts)
-            self.fences.append(Fence(last, tuple(r.table)))
+            self.fences.append(Fence(last, tuple(r.blocks)))
 
     def _leave(self, r: Entry, state: str) -> None:
         """Write down that a request has ended; its id is free when no step in flight runs it."""

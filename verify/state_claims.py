@@ -45,7 +45,7 @@ def _check_request(recorded: RecordedRun, scheduler: Scheduler, r: Entry) -> Non
         return
     for name, expected in (
         ("token_ids", r.tokens),
-        ("block_ids", r.table),
+        ("block_ids", r.blocks),
         ("num_computed_tokens", r.computed),
     ):
         seen = getattr(scheduler, name)(r.name)
@@ -74,7 +74,7 @@ def _check_counts(recorded: RecordedRun, scheduler: Scheduler, ledger: Ledger) -
 def _check_blocks(recorded: RecordedRun, scheduler: Scheduler, ledger: Ledger) -> None:
     """Check that each block is free or named, never both, and that only equal content is shared."""
     free = scheduler.free_block_ids()
-    named = {block for r in ledger.running for block in r.table} | set(ledger.fenced)
+    named = {block for r in ledger.running for block in r.blocks} | set(ledger.fenced)
     usable = list(range(1, scheduler.config.num_blocks))
     claim = f"sorted([*scheduler.free_block_ids(), *{sorted(named)}])"
     recorded.equal(claim, sorted([*free, *named]), usable)

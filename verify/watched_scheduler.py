@@ -109,7 +109,9 @@ class WatchedScheduler:
             )
             claims.check()
             self._count_step(output, throttle)
-            self.ledger.schedule(output, throttle, self.scheduler.waiting_request_ids())
+            running = self.scheduler.running_request_ids()
+            tables = {name: self.scheduler.block_ids(name) for name in running}
+            self.ledger.schedule(output, throttle, self.scheduler.waiting_request_ids(), tables)
             if self.plain:
                 decision = self.plain.schedule(throttle)
                 check_decision(self.recorded, output, decision)
