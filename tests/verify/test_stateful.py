@@ -56,6 +56,10 @@ EVENTS = (
     "items encoded",
     "items evicted",
     "steps that defer prefills",
+    "steps ahead of others",
+    "tokens not known yet",
+    "samples dropped",
+    "steps that wait for a victim",
 )
 ABORTED = (
     "WAITING",
@@ -279,11 +283,12 @@ def test_machine_finds_nothing_and_reaches_everything() -> None:
     for configurations in (
         workload.configurations,
         workload.crowded,
+        workload.in_flight,
         workload.drafting,
         workload.encoding,
         workload.cramped,
     ):
-        counts += run_fuzz(max_examples=25, steps=30, seed=2, configurations=configurations)
+        counts += run_fuzz(max_examples=25, steps=30, seed=3, configurations=configurations)
 
     for name in ("add", "step", "run", "dispatch", "account", "abort", "grammar ready"):
         assert counts[f"call {name}"] >= 50, name
@@ -340,7 +345,7 @@ def test_publishing_before_content_is_written_is_found() -> None:
         run_fuzz(
             max_examples=600,
             steps=30,
-            seed=2,
+            seed=8,
             shrink=False,
             profile=profile,
             configurations=workload.chunked,
