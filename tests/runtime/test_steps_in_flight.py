@@ -371,7 +371,7 @@ def test_an_empty_step_in_flight_holds_nothing_up() -> None:
 @pytest.mark.rule("14", "vllm#38551")
 def test_an_entry_is_released_when_its_tokens_are_settled() -> None:
     """A step that has passed an item and is in flight keeps the entry, though it counts as run."""
-    limits = {"encoder_cache_size": 4, "max_num_encoder_input_tokens": 4}
+    limits: dict[str, Any] = {"encoder_cache_size": 4, "max_num_encoder_input_tokens": 4}
     pipeline = Pipeline(2, **limits, max_num_batched_tokens=4)
     pipeline.add("a", range(1, 9), mm_features=[EncoderItem("x", 1, 4)])
     pool = pipeline.scheduler._books.state.pool

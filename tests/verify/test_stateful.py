@@ -19,6 +19,7 @@ from kvproof.runtime import (
     SchedulerConfig,
     StepOutput,
 )
+from kvproof.runtime import accounting as accounting_module
 from kvproof.runtime import encoder_cache as encoder_cache_module
 from kvproof.runtime import running_pass as running_pass_module
 from kvproof.runtime import scheduler as scheduler_module
@@ -216,6 +217,31 @@ def hash_ignores_the_items(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BlockKeys, "of", blind)
 
 
+def blocks_come_back_early(patch: pytest.MonkeyPatch) -> None:
+    """Let a fence give its blocks back while a step in flight may still write them."""
+    init = Fences.__init__
+
+    def hasty(fences: Fences, *args: object, **options: object) -> None:
+        init(fences, *args, **options | {"early": True})  # type: ignore[arg-type]
+
+    patch.setattr(Fences, "__init__", hasty)
+
+
+def entry_is_released_ahead(patch: pytest.MonkeyPatch) -> None:
+    """Let an entry be given up for tokens that a step in flight is still to compute."""
+    patch.setattr(accounting_module, "_settled", lambda b, row: b.state.request.computed[row])
+
+
+def flying_victim_is_preempted(patch: pytest.MonkeyPatch) -> None:
+    """Let a victim be preempted although steps in flight touch its blocks."""
+    patch.setattr(Books, "is_in_flight", lambda books, row: False)
+
+
+def left_block_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Let nobody be told of a block that was taken in a step that its request had to leave."""
+    patch.setattr(running_pass_module, "leave_untold", lambda books, plan, row: None)
+
+
 def throttle_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """Let steps prefill that were asked to leave that for later."""
     begin = core_rows.begin
@@ -256,6 +282,10 @@ FAULTS: list[tuple[Plant, Configurations, type[Exception], str, bool]] = [
     (victim_leaves_an_entry, workload.encoding, Disagreement, "mm_hashes", False),
     (entry_is_never_released, workload.encoding, Disagreement, "output.num_scheduled", True),
     (half_read_repeat_is_dropped, workload.cramped, Disagreement, "mm_hashes", False),
+    (blocks_come_back_early, workload.in_flight, Disagreement, "fenced", False),
+    (entry_is_released_ahead, workload.in_flight, BrokenInvariant, "may not release", False),
+    (flying_victim_is_preempted, workload.in_flight, BrokenInvariant, "not be preempted", False),
+    (left_block_is_forgotten, workload.in_flight, Disagreement, "block_ids", False),
 ]
 
 
