@@ -73,7 +73,8 @@ def _unpublish(books: Books, row: int, valid: int) -> None:
 
 def _compute_anew(books: Books, row: int, valid: int) -> None:
     """Let a request start over, or, as only the reference does, go on from its first bad block."""
-    in_place = books.config.profile.recomputes_in_place
+    in_flight = books.state.request.cells.last_frame[row] > books.state.step.returned
+    in_place = books.config.profile.recomputes_in_place and not in_flight
     if in_place and rows.cut(books.state, row, valid):
         books.cut_rows.add(row)
     else:

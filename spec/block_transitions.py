@@ -1,7 +1,7 @@
 """The rows that move a block: out of the free queue into a table, and back through a fence."""
 
 from kvproof.spec.expected import expected
-from kvproof.spec.expression import NumberParameter, any_of, count_if, no
+from kvproof.spec.expression import NumberParameter, any_of, count_if
 from kvproof.spec.roles import BLOCK_SIZE, LOOKAHEAD, MAX_DRAFTS, block, fence, pool, request, step
 from kvproof.spec.rows import Transition
 from kvproof.spec.statuses import RUNNING, WAITING_FOR_REMOTE_KVS
@@ -15,8 +15,8 @@ from kvproof.spec.variables import (
     fenced,
     free,
     held,
+    is_open,
     known,
-    loading,
     pinned,
     place,
     queued,
@@ -65,7 +65,7 @@ SHARE = Transition(
     subject=r,
     source=(RUNNING, WAITING_FOR_REMOTE_KVS),
     guard=(
-        no(loading[r]),
+        is_open[step],
         prefix >= 1,
         content[b] == prefix,
         any_of(references[b] == 0, block_table[r, b] == 0),

@@ -19,6 +19,7 @@ from kvproof.spec.roles import (
     LOOKAHEAD,
     MAX_DRAFTS,
     TOTAL_BLOCKS,
+    WATERMARK,
     fence,
     pool,
     request,
@@ -171,21 +172,83 @@ INVARIANTS = (
     ),
     Invariant(
         "waiting_starts_over",
-        "A request that waits unloaded has nothing computed, no drafts, and no sample in flight.",
+        "A request that waits unloaded has nothing computed and no draft tokens.",
         implies(
             all_of(
                 no(landed[r]),
                 any_of(status[r] == ABSENT, queued_for_admission(status[r]), parked(status[r])),
             ),
-            all_of(
-                computed[r] == 0,
-                last_frame[r] <= larger(processed[step], stale[r]),
-                drafts[r] == 0,
-                no(decoding[r]),
-            ),
+            all_of(computed[r] == 0, drafts[r] == 0, no(decoding[r])),
         ),
         property="L6",
         rule="vllm-project/vllm-omni#6053; vllm#30916",
+    ),
+    Invariant(
+        "waiting_wants_no_sample",
+        "A request that waits wants no sample that is still in flight.",
+        implies(
+            any_of(status[r] == ABSENT, queued_for_admission(status[r]), parked(status[r])),
+            last_frame[r] <= larger(processed[step], stale[r]),
+        ),
+        property="N2",
+        rule="vllm#48245",
+    ),
+    Invariant(
+        "samples_come_back",
+        "Tokens become known only by a frame that has come back, and that is of this attempt.",
+        implies(
+            all_of(
+                held_before(status[r].is_in(RUNNING, PREEMPTED)),
+                known[r] > before(known[r]),
+            ),
+            all_of(
+                before(processed[step]) < before(returned[step]),
+                any_of(
+                    held_before(status[r] == PREEMPTED),
+                    before(stale[r]) <= before(processed[step]),
+                ),
+                any_of(
+                    held_before(status[r] == RUNNING),
+                    before(last_frame[r]) == before(returned[step]),
+                ),
+                any_of(MAX_DRAFTS == 0, before(last_frame[r]) <= before(returned[step])),
+            ),
+        ),
+        property="N2",
+        rule="vllm#48245; vllm#6586",
+    ),
+    Invariant(
+        "late_end_brings_a_token",
+        "A preempted request ends by itself only with the token that came late.",
+        implies(
+            all_of(
+                held_before(status[r] == PREEMPTED),
+                status[r].is_in(FINISHED_STOPPED, FINISHED_LENGTH),
+            ),
+            known[r] == before(known[r]) + 1,
+        ),
+        property="L7",
+        rule="vLLM Scheduler.update_from_output, stopped_preempted_reqs",
+    ),
+    Invariant(
+        "parks_for_a_reason",
+        "A session is parked only when its turn is over.",
+        implies(
+            all_of(
+                held_before(status[r] == RUNNING),
+                status[r] == WAITING_FOR_STREAMING,
+            ),
+            any_of(held_before(stopped[r]), before(known[r]) == before(limit[r])),
+        ),
+        property="L7",
+        rule="vLLM Scheduler._handle_stopped_request",
+    ),
+    Invariant(
+        "nobody_is_scheduled_after_its_end",
+        "A request whose last sample was a stop token gets no more tokens.",
+        implies(scheduled[r] > before(scheduled[r]), no(held_before(stopped[r]))),
+        property="L7",
+        rule="vLLM check_stop",
     ),
     Invariant(
         "waiting_is_incomplete",
@@ -381,6 +444,33 @@ INVARIANTS = (
         rule="vLLM KVCacheManager.allocate_slots",
     ),
     Invariant(
+        "admission_keeps_the_watermark",
+        "While others run, an admission leaves the watermark free.",
+        implies(
+            all_of(_becomes_running(), before(running[pool]) >= 1),
+            known[r] + LOOKAHEAD + WATERMARK * BLOCK_SIZE <= _slots_to_be_had(),
+        ),
+        property="S8",
+        rule="vLLM KVCacheManager.allocate_slots, watermark_blocks",
+    ),
+    Invariant(
+        "admission_is_in_a_pass",
+        "A request starts to run, or skips computing tokens, only while a step is open.",
+        implies(
+            any_of(
+                _becomes_running(),
+                all_of(
+                    held_before(status[r] == RUNNING),
+                    status[r] == RUNNING,
+                    computed[r] > before(computed[r]),
+                ),
+            ),
+            held_before(is_open[step]),
+        ),
+        property="S8",
+        rule="vLLM Scheduler.schedule",
+    ),
+    Invariant(
         "preempting_step_admits_nobody",
         "While the open step has made a preemption, the number of running requests never rises.",
         implies(held_before(preempted[step] >= 1), running[pool] <= before(running[pool])),
@@ -389,11 +479,15 @@ INVARIANTS = (
     ),
     Invariant(
         "preemption_pays",
-        "A preempted request gave up at least one block, and no unprocessed frame touches it.",
-        implies(
-            _becomes_preempted(),
-            all_of(before(held[r]) >= 1, before(last_frame[r]) <= before(processed[step])),
-        ),
+        "A preempted request gave up at least one block.",
+        implies(_becomes_preempted(), before(held[r]) >= 1),
+        property="V6",
+        rule="vllm#49674",
+    ),
+    Invariant(
+        "preemption_is_quiet",
+        "No frame in flight touches the blocks of a request that is preempted.",
+        implies(_becomes_preempted(), before(last_frame[r]) <= before(processed[step])),
         property="V6",
         rule="vllm#49674",
     ),

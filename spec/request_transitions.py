@@ -120,7 +120,6 @@ def end_of_load(owner: Index) -> tuple[Assignment, ...]:
         pinned[e].becomes(count_if(loading[owner])),
         loading[owner].becomes(value=False),
         remote[owner].becomes(0),
-        landed[owner].becomes(value=False),
     )
 
 
@@ -231,7 +230,7 @@ ADMIT_CHUNK = Transition(
         running[pool].becomes(running[pool] + 1),
         waiting[pool].becomes(waiting[pool] - 1),
     ),
-    breaks=("admission_fits",),
+    breaks=("admission_fits", "admission_keeps_the_watermark"),
 )
 
 NEEDED_AND_POSSIBLE = (
@@ -278,7 +277,7 @@ PREEMPT_IN_FLIGHT = Transition(
     target=PREEMPTED,
     guard=NEEDED_AND_POSSIBLE,
     effect=BACK_TO_THE_QUEUE,
-    breaks=("preemption_pays", "preemption_pays_at_once", "waiting_starts_over"),
+    breaks=("preemption_is_quiet", "preemption_pays_at_once", "waiting_wants_no_sample"),
 )
 
 PROPOSE = Transition(
@@ -301,15 +300,6 @@ PROPOSE = Transition(
 )
 
 
-def _brought_by_the_frame() -> tuple[Formula, ...]:
-    """Say that the frame that has come back brings a sample that the request still waits for."""
-    return (
-        processed[step] < returned[step],
-        any_of(spoiled[step] <= processed[step], stale[r] <= processed[step]),
-        computed[r] >= known[r],
-    )
-
-
 ACCEPT_ONE = Transition(
     name="accept_one",
     doc="The sampled token of a request becomes known, where nobody has draft tokens.",
@@ -317,7 +307,12 @@ ACCEPT_ONE = Transition(
     parameters=(r, stop),
     subject=r,
     source=(RUNNING,),
-    guard=(MAX_DRAFTS == 0, *_brought_by_the_frame(), known[r] < limit[r]),
+    guard=(
+        MAX_DRAFTS == 0,
+        processed[step] < returned[step],
+        any_of(spoiled[step] <= processed[step], stale[r] <= processed[step]),
+        computed[r] >= known[r],
+    ),
     effect=(
         known[r].becomes(known[r] + 1),
         decoding[r].becomes(value=True),
@@ -336,7 +331,6 @@ ACCEPT = Transition(
     source=(RUNNING,),
     guard=(
         MAX_DRAFTS >= 1,
-        *_brought_by_the_frame(),
         last_frame[r] <= returned[step],
         count >= 1,
         count <= computed[r] - known[r] + 1,
@@ -355,11 +349,7 @@ ACCEPT = Transition(
 
 def _brought_too_late() -> tuple[Formula, ...]:
     """Say that the frame that has come back is the last one that ran a preempted request."""
-    return (
-        no(landed[r]),
-        processed[step] < returned[step],
-        last_frame[r] == returned[step],
-    )
+    return (processed[step] < returned[step], last_frame[r] == returned[step])
 
 
 ACCEPT_LATE = Transition(
@@ -382,7 +372,7 @@ FINISH_STOPPED_LATE = Transition(
     subject=r,
     source=(PREEMPTED,),
     target=FINISHED_STOPPED,
-    guard=_brought_too_late(),
+    guard=(no(landed[r]), *_brought_too_late()),
     effect=(
         known[r].becomes(known[r] + 1),
         stopped[r].becomes(value=True),
@@ -400,7 +390,7 @@ FINISH_LENGTH_LATE = Transition(
     subject=r,
     source=(PREEMPTED,),
     target=FINISHED_LENGTH,
-    guard=(*_brought_too_late(), known[r] + 1 == limit[r]),
+    guard=(no(landed[r]), *_brought_too_late(), known[r] + 1 == limit[r]),
     effect=(
         known[r].becomes(known[r] + 1),
         waiting[pool].becomes(waiting[pool] - 1),
@@ -432,7 +422,6 @@ FINISH_LENGTH = Transition(
     guard=(
         known[r] == limit[r],
         no(stopped[r]),
-        scheduled[r] == 0,
         items_held[r] == 0,
         *vacant(e),
     ),
@@ -451,6 +440,7 @@ ABORT = Transition(
     effect=(
         *move_table_to_fence(r),
         *end_of_load(r),
+        landed[r].becomes(value=False),
         running[pool].becomes(running[pool] - count_if(status[r] == RUNNING)),
         waiting[pool].becomes(waiting[pool] - count_if(status[r].is_in(WAITING, PREEMPTED))),
     ),
@@ -460,7 +450,7 @@ ABORT = Transition(
 RETIRE = Transition(
     name="retire",
     doc="A finished request that no frame in flight brings anything leaves its row vacant.",
-    rule="vLLM Scheduler._free_blocks; vllm#15326",
+    rule="vLLM Scheduler._free_blocks; vllm#15326; vllm#6586",
     parameters=(r,),
     subject=r,
     source=FINISHED,

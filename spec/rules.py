@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-LATER = "Comes with remote loads"
+LATER = "Comes later"
 
 
 @frozen
@@ -59,6 +59,7 @@ ITEMS = (
         claims=(
             "preemption_is_needed",
             "preemption_pays",
+            "preemption_is_quiet",
             "preemption_pays_at_once",
             "fresh_step_does_something",
         ),
@@ -121,6 +122,7 @@ ITEMS = (
         claims=(
             "deferring_step_has_no_prefill",
             "deferring_step_has_a_decode",
+            "backlog_is_seen",
             "deferring_step_serves_decodes",
         ),
     ),
@@ -163,6 +165,13 @@ ITEMS = (
             "table_is_kept_while_loading",
             "load_ends_or_is_waited_for",
             "pinned_is_kept",
+            "fence_takes_one_table",
+            "only_blocks_are_pinned",
+            "ended_load_brings_no_more",
+            "preempting_step_loads_nobody",
+            "load_fits",
+            "loaded_is_what_it_was",
+            "admission_is_in_a_pass",
             "transfers_in_flight",
             "load_comes_to_an_end",
             "pin_comes_to_an_end",
@@ -213,6 +222,9 @@ ITEMS = (
             "frames_in_flight_count",
             "frame_in_flight_comes_to_an_end",
             "sample_is_in_flight",
+            "samples_come_back",
+            "waiting_wants_no_sample",
+            "late_end_brings_a_token",
             "sample_is_wanted",
             "scheduled_is_wanted",
             "stale_is_in_flight",
@@ -241,6 +253,7 @@ ITEMS = (
             "fits_an_empty_pool",
             "admission_fits",
             "admission_starts",
+            "admission_keeps_the_watermark",
             "table_covers_tokens",
             "table_is_no_longer_than_needed",
             "running_is_counted",
@@ -312,6 +325,8 @@ ITEMS = (
             "requests_to_end",
             "absent_is_blank",
             "complete_has_its_table",
+            "parks_for_a_reason",
+            "nobody_is_scheduled_after_its_end",
             "finished_for_a_reason",
             "finishes_with_its_table",
             "frames_are_numbered",

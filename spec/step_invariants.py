@@ -1,8 +1,17 @@
 """What is always true of a step and its budget."""
 
 from kvproof.spec.expected import decodes
-from kvproof.spec.expression import all_of, any_of, count_if, held_before, implies, no, total
-from kvproof.spec.roles import TOKEN_BUDGET, request, step
+from kvproof.spec.expression import (
+    all_of,
+    any_of,
+    before,
+    count_if,
+    held_before,
+    implies,
+    no,
+    total,
+)
+from kvproof.spec.roles import TOKEN_BUDGET, pool, request, step
 from kvproof.spec.rows import Invariant
 from kvproof.spec.variables import (
     budget_left,
@@ -14,9 +23,12 @@ from kvproof.spec.variables import (
     is_open,
     issued,
     known,
+    preempted,
     processed,
     returned,
     scheduled,
+    undecided,
+    waiting,
 )
 
 r = request.index("r")
@@ -58,6 +70,26 @@ INVARIANTS = (
             all_of(
                 no(capacity_bound[step]),
                 total(x, decodes(x)) >= 1,
+            ),
+        ),
+        property="V10",
+        rule="vllm#44558",
+    ),
+    Invariant(
+        "backlog_is_seen",
+        "A step that neither deferred nor preempted says whether requests are left waiting.",
+        implies(
+            all_of(held_before(is_open[step]), no(is_open[step])),
+            any_of(
+                all_of(
+                    no(held_before(is_deferring[step])),
+                    before(preempted[step]) == 0,
+                    capacity_bound[step] == (waiting[pool] > undecided[pool]),
+                ),
+                all_of(
+                    any_of(held_before(is_deferring[step]), before(preempted[step]) >= 1),
+                    capacity_bound[step] == held_before(capacity_bound[step]),
+                ),
             ),
         ),
         property="V10",

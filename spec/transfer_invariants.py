@@ -1,16 +1,24 @@
 """What is always true of transfers, and of the requests and fences that wait for one."""
 
 from kvproof.spec.expression import all_of, any_of, before, held_before, implies, larger, no
-from kvproof.spec.roles import BLOCK_SIZE, block, fence, request, step
+from kvproof.spec.roles import BLOCK_SIZE, block, fence, pool, request, step
 from kvproof.spec.rows import Invariant
-from kvproof.spec.statuses import RUNNING, WAITING_FOR_REMOTE_KVS, queued_for_admission
+from kvproof.spec.statuses import (
+    PREEMPTED,
+    RUNNING,
+    WAITING,
+    WAITING_FOR_REMOTE_KVS,
+    queued_for_admission,
+)
 from kvproof.spec.variables import (
     block_table,
     computed,
     content,
+    credit,
     decoding,
     drafts,
     fenced,
+    free,
     held,
     known,
     landed,
@@ -19,6 +27,8 @@ from kvproof.spec.variables import (
     passed,
     pinned,
     place,
+    preempted,
+    preemptions,
     processed,
     remote,
     stale,
@@ -128,6 +138,69 @@ INVARIANTS = (
         ),
         property="S4",
         rule="vllm#32255",
+    ),
+    Invariant(
+        "fence_takes_one_table",
+        "A table goes behind a fence only if nothing, and no transfer, waits there.",
+        implies(
+            fenced[e] > before(fenced[e]),
+            all_of(before(fenced[e]) == 0, before(pinned[e]) == 0),
+        ),
+        property="S4",
+        rule="vllm#32255",
+    ),
+    Invariant(
+        "only_blocks_are_pinned",
+        "A fence that waits for a transfer has blocks that it may touch.",
+        implies(pinned[e] > before(pinned[e]), fenced[e] >= 1),
+        property="S6",
+        rule="vllm#43433",
+    ),
+    Invariant(
+        "ended_load_brings_no_more",
+        "When a load has ended, nothing more is to come of it.",
+        implies(all_of(held_before(loading[r]), no(loading[r])), remote[r] == 0),
+        property="S5",
+        rule="vLLM Scheduler._update_from_kv_xfer_finished",
+    ),
+    Invariant(
+        "preempting_step_loads_nobody",
+        "A step that has preempted parks nobody to be loaded.",
+        implies(
+            all_of(
+                no(held_before(status[r] == WAITING_FOR_REMOTE_KVS)),
+                status[r] == WAITING_FOR_REMOTE_KVS,
+            ),
+            before(preempted[step]) == 0,
+        ),
+        property="V6",
+        rule="vLLM Scheduler.schedule",
+    ),
+    Invariant(
+        "load_fits",
+        "A load is admitted only if what it brings fits into free blocks and hits.",
+        implies(
+            all_of(
+                no(held_before(status[r] == WAITING_FOR_REMOTE_KVS)),
+                status[r] == WAITING_FOR_REMOTE_KVS,
+            ),
+            remote[r] <= (before(free[pool]) + credit[step] - before(credit[step])) * BLOCK_SIZE,
+        ),
+        property="S8",
+        rule="vllm#45388",
+    ),
+    Invariant(
+        "loaded_is_what_it_was",
+        "A request waits as preempted after its load exactly if it had been preempted before.",
+        implies(
+            all_of(
+                held_before(status[r] == WAITING_FOR_REMOTE_KVS),
+                status[r].is_in(WAITING, PREEMPTED),
+            ),
+            (status[r] == PREEMPTED) == (preemptions[r] >= 1),
+        ),
+        property="L2",
+        rule="vLLM Scheduler._try_promote_blocked_waiting_request",
     ),
     Invariant(
         "pinned_is_kept",

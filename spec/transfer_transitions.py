@@ -50,7 +50,6 @@ from kvproof.spec.variables import (
     referenced,
     references,
     remote,
-    returned,
     running,
     scheduled,
     spoiled,
@@ -108,7 +107,6 @@ GROW_FOR_LOAD = Transition(
     source=(WAITING_FOR_REMOTE_KVS,),
     guard=(
         queued[b],
-        no(loading[r]),
         held[r] * BLOCK_SIZE < computed[r] + remote[r],
         computed[r] + remote[r] <= known[r],
     ),
@@ -133,7 +131,6 @@ START_LOAD = Transition(
     subject=r,
     source=(WAITING_FOR_REMOTE_KVS,),
     guard=(
-        no(loading[r]),
         remote[r] >= 1,
         computed[r] + remote[r] <= held[r] * BLOCK_SIZE,
         computed[r] + remote[r] <= known[r],
@@ -193,7 +190,7 @@ PROMOTE = Transition(
     subject=r,
     source=(WAITING_FOR_REMOTE_KVS,),
     target=WAITING,
-    guard=(no(loading[r]), remote[r] == 0, computed[r] >= 1, known[r] >= 2, preemptions[r] == 0),
+    guard=(remote[r] == 0, computed[r] >= 1, known[r] >= 2, preemptions[r] == 0),
     effect=(
         computed[r].becomes(choose(computed[r] == known[r], known[r] - 1, computed[r])),
         landed[r].becomes(value=True),
@@ -209,7 +206,7 @@ PROMOTE_PREEMPTED = Transition(
     subject=r,
     source=(WAITING_FOR_REMOTE_KVS,),
     target=PREEMPTED,
-    guard=(no(loading[r]), remote[r] == 0, computed[r] >= 1, known[r] >= 2, preemptions[r] >= 1),
+    guard=(remote[r] == 0, computed[r] >= 1, known[r] >= 2, preemptions[r] >= 1),
     effect=(
         computed[r].becomes(choose(computed[r] == known[r], known[r] - 1, computed[r])),
         landed[r].becomes(value=True),
@@ -225,7 +222,7 @@ START_OVER = Transition(
     subject=r,
     source=(WAITING_FOR_REMOTE_KVS,),
     target=WAITING,
-    guard=(no(loading[r]), remote[r] == 0, preemptions[r] == 0, *vacant(e)),
+    guard=(remote[r] == 0, preemptions[r] == 0, *vacant(e)),
     effect=(
         *move_table_to_fence(r),
         computed[r].becomes(0),
@@ -241,7 +238,7 @@ START_OVER_PREEMPTED = Transition(
     subject=r,
     source=(WAITING_FOR_REMOTE_KVS,),
     target=PREEMPTED,
-    guard=(no(loading[r]), remote[r] == 0, preemptions[r] >= 1, *vacant(e)),
+    guard=(remote[r] == 0, preemptions[r] >= 1, *vacant(e)),
     effect=(
         *move_table_to_fence(r),
         computed[r].becomes(0),
@@ -258,7 +255,6 @@ ADMIT_LANDED = Transition(
     source=(WAITING, PREEMPTED),
     target=RUNNING,
     guard=(
-        landed[r],
         is_open[step],
         preempted[step] == 0,
         running[pool] < MAX_RUNNING,
@@ -284,7 +280,6 @@ ADMIT_LANDED_CHUNK = Transition(
     source=(WAITING, PREEMPTED),
     target=RUNNING,
     guard=(
-        landed[r],
         is_open[step],
         preempted[step] == 0,
         running[pool] < MAX_RUNNING,
@@ -295,7 +290,7 @@ ADMIT_LANDED_CHUNK = Transition(
         running[pool].becomes(running[pool] + 1),
         waiting[pool].becomes(waiting[pool] - 1),
     ),
-    breaks=("admission_fits",),
+    breaks=("admission_fits", "admission_keeps_the_watermark"),
 )
 
 NOTE_UNDECIDED = Transition(
@@ -315,12 +310,9 @@ CUT = Transition(
     subject=r,
     source=(RUNNING,),
     guard=(
-        scheduled[r] == 0,
-        last_frame[r] <= returned[step],
         known[r] < limit[r],
         no(stopped[r]),
         valid >= 0,
-        valid < known[r],
         valid <= computed[r],
     ),
     effect=(computed[r].becomes(valid), decoding[r].becomes(value=True)),
@@ -340,7 +332,6 @@ NOTE_PREFILL = Transition(
     parameters=(r,),
     subject=r,
     source=(RUNNING,),
-    guard=(computed[r] < known[r],),
     effect=(decoding[r].becomes(value=False),),
 )
 
@@ -354,7 +345,6 @@ LOAD_NOW = Transition(
     guard=(
         is_open[step],
         scheduled[r] == 0,
-        drafts[r] == 0,
         external >= 1,
         computed[r] + external < known[r],
         computed[r] + external <= held[r] * BLOCK_SIZE,

@@ -1,6 +1,6 @@
 """Runs that must be possible; each is executed, step by step, from the initial state."""
 
-from kvproof.spec.expression import all_of
+from kvproof.spec.expression import all_of, no
 from kvproof.spec.roles import pool, request
 from kvproof.spec.rows import Witness
 from kvproof.spec.statuses import (
@@ -11,7 +11,15 @@ from kvproof.spec.statuses import (
     PREEMPTED,
     RUNNING,
 )
-from kvproof.spec.variables import encoder_free, held, passed, preemptions, status
+from kvproof.spec.variables import (
+    computed,
+    decoding,
+    encoder_free,
+    held,
+    passed,
+    preemptions,
+    status,
+)
 
 first = request.index("0")
 second = request.index("1")
@@ -319,6 +327,34 @@ WITNESSES = (
         ends=all_of(status[first] == FINISHED_ERROR, status[second] == ABSENT),
     ),
     Witness(
+        "a_load_fails_in_its_middle",
+        "A load brings its first token and not the second.",
+        SMALL,
+        (
+            ("arrive", 0, 3, 2, 4),
+            ("begin", False),
+            ("await_load", 0, 0, 2, 2, 0),
+            ("grow_for_load", 0, 1),
+            ("start_load", 0),
+            ("withdraw",),
+            ("fail_load", 0, 1),
+        ),
+        ends=computed[first] == 1,
+    ),
+    Witness(
+        "a_synchronous_load_counts",
+        "A token that is loaded for the open step need not be computed.",
+        SMALL,
+        (
+            ("arrive", 0, 2, 3, 4),
+            ("begin", False),
+            ("admit", 0, 0),
+            ("grow", 0, 1),
+            ("load_now", 0, 1),
+        ),
+        ends=computed[first] == 1,
+    ),
+    Witness(
         "wrong_kv_is_given_up",
         "A request that runs on KV that is not its own starts over while a frame is in flight.",
         {**SMALL, "MAX_DRAFTS": 0},
@@ -412,6 +448,24 @@ WITNESSES = (
             ("cut", 0, 0),
             ("note_prefill", 0),
         ),
+        ends=no(decoding[first]),
+        unsafe=True,
+    ),
+    Witness(
+        "the_reference_computes_anew_in_place",
+        "What vLLM 0.25.1 does and no safe profile: computed tokens are computed again.",
+        SMALL,
+        (
+            ("arrive", 0, 2, 2, 3),
+            ("begin", False),
+            ("admit", 0, 0),
+            ("grow", 0, 1),
+            ("schedule", 0, 2),
+            ("dispatch",),
+            ("come_back",),
+            ("cut", 0, 0),
+        ),
+        ends=decoding[first],
         unsafe=True,
     ),
     Witness(

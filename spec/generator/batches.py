@@ -58,7 +58,9 @@ class Counter:
 def batch_function(declaration: Declaration, row: Transition) -> list[str]:
     """Return the lines of the function that applies the row to arrays of parameters."""
     writer = _BatchWriter(declaration, row)
-    return [*_signature(row), *indent(_docstring(row)), *indent(writer.body())]
+    once = [f"No `{index.name}` may be named twice." for index in writer.named_once()]
+    lines = docstring(row, _IN_TURN, *once)
+    return [*_signature(row), *indent(lines), *indent(writer.body())]
 
 
 def _signature(row: Transition) -> list[str]:
@@ -67,10 +69,7 @@ def _signature(row: Transition) -> list[str]:
     return call(f"def {row.name}", ["state: State", *parameters], " -> bool:", 0)
 
 
-def _docstring(row: Transition) -> list[str]:
-    return docstring(
-        row, "Applied to each position of the arrays (one or more) in turn; all of them, or none."
-    )
+_IN_TURN = "Applied to each position of the arrays (one or more) in turn; all of them, or none."
 
 
 @frozen
@@ -108,14 +107,14 @@ class _BatchWriter:
     def _distinct(self) -> list[str]:
         """Refuse a repeated instance where the row assigns more than counters of it."""
         checks = [
-            f"all_distinct(state.{index.role}.scratch, {index.name})"
-            for index in self._assigned_indices()
+            f"all_distinct(state.{index.role}.scratch, {index.name})" for index in self.named_once()
         ]
         if not checks:
             return []
         return [*joined("if not ", "and", checks, ":", 1), "    return False"]
 
-    def _assigned_indices(self) -> list[Index]:
+    def named_once(self) -> list[Index]:
+        """Return the indices of which the row assigns more than counters."""
         if self._only_sets():
             return []
         found: dict[Index, None] = {}
@@ -147,7 +146,7 @@ class _BatchWriter:
 
     def _repeated(self) -> list[Index]:
         """Return the indices that may repeat and whose counters change."""
-        distinct = self._assigned_indices()
+        distinct = self.named_once()
         found: dict[Index, None] = {}
         for counter in self._counters().values():
             found |= dict.fromkeys(
@@ -291,9 +290,12 @@ class _BatchWriter:
         lines = []
         if checks:
             lines += [*joined("if not ", "and", checks, ":", 1), "    return False"]
-        if columns:
-            lines += joined("accepted = ", "&", columns, "", 1)
+        if columns or conditional:
+            start = columns or [f"np.ones(len({self.row.parameters[0].name}), dtype=np.bool_)"]
+            lines += joined("accepted = ", "&", start, "", 1)
             absent = ["everywhere(accepted)", *absent]
+        elif not absent:
+            return lines
         for part in conditional:
             lines += self._conditional(part)
         return [*lines, *joined("if not ", "and", absent, ":", 1), "    return False"]

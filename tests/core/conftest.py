@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
 from random import Random
@@ -31,7 +31,14 @@ CONSTANTS = {
     "ENCODER_BUDGET": 2,
 }
 INSTANCES = {"request": 3, "fence": 2, "item": 2}
-DRAFTS = (2, 0)  # Some rows happen only with draft tokens, and some only without.
+DRAFTS = (2, 1, 0)  # Some rows happen only with draft tokens, and some only without.
+
+
+def constants(drafts: int) -> dict[str, int]:
+    """Return the constants with so many draft tokens: the more, the roomier, with look-ahead."""
+    tight = {"TOTAL_BLOCKS": 3, "TOKEN_BUDGET": 4, "WATERMARK": 0, "LOOKAHEAD": 0}
+    return {**CONSTANTS, **(tight if drafts < DRAFTS[0] else {}), "MAX_DRAFTS": drafts}
+
 
 # What rows are asked for: numbers that they take and, next to those, numbers that they refuse.
 NUMBERS = {
@@ -47,11 +54,15 @@ NUMBERS = {
     "tokens": (0, 1, 2, 3, 5),
     "embeddings": (0, 1, 2, 3),
     "end": (1, 2, 4),
+    "external": (0, 1, 2),
+    "reserved": (-1, 0, 0, 1),
+    "valid": (-1, 0, 1),
 }
 
-# How many random runs are made, how many steps each goes on, and how many of those runs one that
-# led to a rare row is worth; all that once for each seed, so that no row hangs on one chance.
-RUNS, STEPS, PATIENCE = 500, 8, 30
+# How many random runs are made from where the declaration's own runs lead, how many steps each
+# goes on, and how many of those runs one that led to a rare row is worth; all that once for each
+# seed, so that no row hangs on one chance.
+RUNS, STEPS, PATIENCE = 120, 8, 30
 SEEDS = range(2)
 
 Call = tuple[str, tuple[int, ...]]
@@ -59,9 +70,8 @@ Call = tuple[str, tuple[int, ...]]
 
 def new_state(drafts: int = DRAFTS[0]) -> State:
     """Return the core's initial state, of the size that the interpreter has."""
-    constants = {name.lower(): value for name, value in CONSTANTS.items()}
     return State(
-        Configuration(**constants, max_drafts=drafts),
+        Configuration(**{name.lower(): value for name, value in constants(drafts).items()}),
         requests=INSTANCES["request"],
         fences=INSTANCES["fence"],
         items=INSTANCES["item"],
@@ -71,10 +81,9 @@ def new_state(drafts: int = DRAFTS[0]) -> State:
 @cache
 def interpreter(drafts: int) -> Simulator:
     """Return the one interpreter with so many draft tokens, so that each row is compiled once."""
-    return Simulator(SCHEDULER, {**CONSTANTS, "MAX_DRAFTS": drafts}, INSTANCES)
+    return Simulator(SCHEDULER, constants(drafts), INSTANCES)
 
 
-INITIAL = interpreter(DRAFTS[0]).snapshot()
 REFERENCE = [row.name for row in SCHEDULER.transitions if row.breaks]
 
 
@@ -107,7 +116,12 @@ class Run:
 
     drafts: int
     calls: tuple[Call, ...] = ()
-    model: tuple[int, ...] = INITIAL
+    model: tuple[int, ...] = ()
+
+    @classmethod
+    def start(cls, drafts: int) -> Run:
+        """Return the run before its first step."""
+        return cls(drafts, (), interpreter(drafts).snapshot())
 
     def after(self, move: Move) -> Run:
         """Return the run with one more step."""
@@ -137,9 +151,11 @@ def _random_runs(drafts: int, seed: int, *, safe: bool) -> dict[str, list[Run]]:
     """
     chance, tries = Random(seed), Counter[str]()
     found: dict[str, list[Run]] = {row: [] for row in SCHEDULER.transition}
-    run = Run(drafts)
+    for run in _declared_runs(drafts, safe=safe):
+        for moves in run.ways_on(safe=safe):
+            found[moves[0].row].append(run)
     for number in range(RUNS * STEPS):
-        if number % STEPS == 0 and number:
+        if number % STEPS == 0:
             reached = [row for row, runs in found.items() if runs]
             rarest = min(reached, key=lambda row: len(found[row]) + PATIENCE * tries[row])
             tries[rarest] += 1
@@ -150,14 +166,42 @@ def _random_runs(drafts: int, seed: int, *, safe: bool) -> dict[str, list[Run]]:
     return found
 
 
+def _declared_runs(drafts: int, *, safe: bool) -> Iterator[Run]:
+    """Yield the runs that the declaration says are possible, step by step, as far as they go here.
+
+    They lead to rows that chance would not find.
+    """
+    for witness in SCHEDULER.witnesses:
+        run = Run.start(drafts)
+        for step in witness.steps:
+            yield run
+            name, arguments = str(step[0]), [int(argument) for argument in step[1:]]
+            move = interpreter(drafts).move(name, _numbers(name, arguments))
+            if (safe and name in REFERENCE) or not move.is_enabled(run.model):
+                break
+            run = run.after(move)
+        else:
+            yield run
+
+
+def _numbers(name: str, arguments: list[int]) -> tuple[int, ...]:
+    """Return the arguments of a declared run, with instances that are here."""
+    parameters = SCHEDULER.transition[name].parameters
+    return tuple(
+        argument % INSTANCES.get(p.role, argument + 1) if isinstance(p, Index) else argument
+        for p, argument in zip(parameters, arguments, strict=True)
+    )
+
+
 class Twins:
     """A core and an interpreter that take the same steps."""
 
-    def __init__(self, run: Run = Run(DRAFTS[0])) -> None:
+    def __init__(self, run: Run | None = None) -> None:
         """Take the steps of a run."""
+        run = Run.start(DRAFTS[0]) if run is None else run
         self.drafts = run.drafts
         self.core = new_state(run.drafts)
-        self.model = INITIAL
+        self.model = Run.start(run.drafts).model
         self.history: list[Call] = []
         for name, arguments in run.calls:
             assert self.take(interpreter(run.drafts).move(name, arguments))

@@ -38,13 +38,33 @@ def arrays(name: str, calls: list[tuple[int, ...]]) -> list[np.ndarray]:
     return [np.array(column, dtype=kind) for column, kind in zip(columns, kinds, strict=True)]
 
 
+def once(name: str, calls: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Return calls with each request once where a frame brings it one sample."""
+    return list({call[0]: call for call in calls}.values()) if name == "accept_one" else calls
+
+
+def test_a_request_gets_one_sample_of_a_frame(tools: Any) -> None:
+    """A batch that names a request twice is refused, though it is owed two samples."""
+    core = two_running(tools, drafts=0)
+    assert batches.grow(core, np.array([0, 1, 0]), np.array([3, 1, 2]))
+    assert batches.schedule(core, np.array([0]), np.array([3]))
+    assert rows.dispatch(core)
+    assert rows.begin(core, throttled=False)
+    assert batches.schedule(core, np.array([0]), np.array([1]))
+    assert rows.dispatch(core)
+    assert rows.come_back(core)
+
+    assert not batches.accept_one(core, np.array([0, 0]), np.array([False, False]))
+    assert batches.accept_one(core, np.array([0]), np.array([False]))
+
+
 @pytest.mark.parametrize("name", BATCHED)
 @settings(max_examples=200)
 @given(choice=NUMBERS, picks=st.lists(NUMBERS, min_size=1, max_size=5))
 def test_batch_equals_its_row_in_turn(tools: Any, name: str, choice: int, picks: list[int]) -> None:
     """The batch is accepted exactly if each position is in turn, and then leaves the same state."""
     twins = tools.Twins.ready_for(name, choice)
-    calls = positions(twins, name, picks)
+    calls = once(name, positions(twins, name, picks))
     before, one_by_one = tools.snapshot(twins.core), twins.copy()
     accepts = all(tools.apply(one_by_one, (name, call)) for call in calls)
 
@@ -60,7 +80,7 @@ def test_batch_of_any_arguments_is_all_or_nothing(
     """Arguments that nothing vouches for are refused, or do what they do one by one."""
     twins = tools.Twins.ready_for(name, choice)
     moves = twins.all_moves(name)
-    calls = [moves[pick % len(moves)].arguments for pick in picks]
+    calls = once(name, [moves[pick % len(moves)].arguments for pick in picks])
     before, one_by_one = tools.snapshot(twins.core), twins.copy()
     accepts = all(tools.apply(one_by_one, (name, call)) for call in calls)
 
@@ -109,7 +129,7 @@ def test_one_step_in_batches(tools: Any) -> None:
 
     assert tools.entries(core, "block_table", 0) == [3, 2]
     assert tools.entries(core, "block_table", 1) == [1]
-    assert (core.pool.free, core.pool.referenced, core.step.budget_left) == (1, 3, 1)
+    assert (core.pool.free, core.pool.referenced, core.step.budget_left) == (0, 3, 0)
     assert core.request.known.tolist() == [4, 2, 0]
     assert core.request.stopped.tolist() == [False, True, False]
 

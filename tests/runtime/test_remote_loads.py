@@ -114,7 +114,8 @@ class Remote:
     def account(self, output: StepOutput, **report: Any) -> None:
         """Account for a step."""
         samples = dict.fromkeys(output.sampled_req_ids, 0)
-        self.results += self.scheduler.update(output, samples, TransferReport(**report))
+        transfers = TransferReport(**report)
+        self.results += self.scheduler.update(output, samples, transfers)
 
     def status(self, name: str) -> Status | None:
         """Return the state of a request."""
@@ -234,7 +235,8 @@ def test_an_aborted_load_keeps_its_blocks_until_its_end(end: str) -> None:
     assert (remote.free, remote.scheduler.has_work()) == (13, True)
     with pytest.raises(RequestRefused, match="still in transfer"):
         remote.add("a", 4)
-    remote.step(**{end: ["a"]})
+    report: dict[str, Any] = {end: ["a"]}
+    remote.step(**report)
     assert (remote.free, remote.scheduler.has_work()) == (16, False)
     remote.add("a", 4)
 
@@ -270,7 +272,8 @@ def test_a_signal_that_belongs_to_nothing_changes_nothing(kind: str, when: str) 
     if output is None:
         target = remote.scheduler._books.transfers
         assert target is not None
-        assert target.end(TransferReport(**{kind: ["a"]})) == []
+        report: dict[str, Any] = {kind: ["a"]}
+        assert target.end(TransferReport(**report)) == []
         assert (target.num_unknown_signals, remote.status("a"), remote.free) == (1, *before)
     else:
         remote.account(output, **{kind: ["a"]})
@@ -402,3 +405,20 @@ def test_a_preemption_is_announced_before_blocks_are_given_back() -> None:
         remote.step()
 
     assert remote.script.named("preempted") == [("preempted", "b", [3, 4])]
+
+
+@pytest.mark.rule("vllm#53250")
+def test_a_preempted_request_is_asked_about_anew() -> None:
+    """After a preemption nothing of the first load counts: the connector is asked again."""
+    remote = Remote(Script(a=(2, True)), num_blocks=5, max_model_len=8)
+    remote.add("a", 3, max_tokens=4)
+    remote.add("b", 3, max_tokens=4)
+    remote.step(received=["a"])
+    for _ in range(4):
+        remote.step()
+
+    assert [call[1] for call in remote.script.named("preempted")] == ["a"]
+    remote.drain()
+    asked = [call[3] for call in remote.script.named("match") if call[1] == "a"]
+    assert (len(asked) > 1, set(asked)) == (True, {0})
+    assert sorted(r.request_id for r in remote.results if r.finished) == ["a", "b"]

@@ -83,7 +83,7 @@ def test_the_properties_table_names_the_rows() -> None:
 
     for invariant in SCHEDULER.invariants:
         assert f"`{invariant.name}`" in lines[invariant.property]
-    assert "comes with remote loads" in lines["S5"]
+    assert "comes with the proofs of liveness" in lines["V5"]
 
 
 def test_the_catalogue_is_complete() -> None:

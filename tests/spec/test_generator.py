@@ -428,6 +428,7 @@ def test_batch_form_counts_the_positions_before() -> None:
                 """A reader is charged for copies made.
 
                 Applied to each position of the arrays (one or more) in turn; all of them, or none.
+                No `r` may be named twice.
 
                 Rule: house rules.
                 """
@@ -504,7 +505,7 @@ def test_drain_form_takes_a_whole_list() -> None:
             b = reader.shelf.backwards(r, state.reader.cells.taken[r])
             if not all_distinct(state.book.scratch, b):
                 return None
-            if not reader.cells.fines[r] <= desk.left:
+            if reader.cells.fines[r] > desk.left:
                 return None
             uses = book.uses[b]
             reader.cells.taken[r] -= len(b)

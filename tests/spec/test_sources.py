@@ -57,14 +57,6 @@ def test_a_line_leads_from_the_rule_to_the_tests() -> None:
     assert "`tests/verify/test_public_reports.py::test_the_fault_of_a_report_is_refuted`" in tests
 
 
-def test_what_comes_later_has_no_rows_and_says_so() -> None:
-    """An item that nothing keeps yet has dashes and a note."""
-    _, sentence, *rest = cells("9")
-
-    assert sentence.endswith("(Comes with remote loads.)")
-    assert rest == ["-", "-", "-"]
-
-
 def test_the_table_is_the_same_each_time() -> None:
     """Rows, properties and tests stand in a fixed order."""
     folder = folder_of_tests()
