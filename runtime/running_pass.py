@@ -76,9 +76,11 @@ def _schedule_stretch(books: Books, plan: StepPlan, position: int, end: int) -> 
     grown = wish.rows[places].repeat(missing)
     if len(grown) > books.state.pool.free:
         fit = int(missing.cumsum().searchsorted(books.state.pool.free, side="right"))
-        count, grown = int(places[fit]), wish.rows[places[:fit]].repeat(missing[:fit])
+        count, places = int(places[fit]), places[:fit]
+        grown = wish.rows[places].repeat(missing[:fit])
     if count:
-        _give(books, plan, wish.first(count, tokens), grown)
+        once = places if len(places) == len(grown) else None
+        _give(books, plan, wish.first(count, tokens), grown, once)
     return position + wish.end_of(count, len(tokens), len(stretch))
 
 
@@ -147,7 +149,9 @@ def _within_budget(tokens: Integers, budget: int) -> Integers:
     return tokens
 
 
-def _give(books: Books, plan: StepPlan, wish: Wish, grown: Integers) -> None:
+def _give(
+    books: Books, plan: StepPlan, wish: Wish, grown: Integers, places: Integers | None = None
+) -> None:
     """Give blocks to the rows `grown`, one each time it is named, and tokens to the stretch."""
     blocks = books.take_blocks(grown) if len(grown) else grown
     if books.untold:
@@ -156,7 +160,7 @@ def _give(books: Books, plan: StepPlan, wish: Wish, grown: Integers) -> None:
         raise BrokenInvariant(
             f"rows {wish.rows.tolist()} may not get {wish.tokens.tolist()} tokens."
         )
-    stretch = Stretch(wish.rows, wish.tokens, wish.computed, wish.known, grown, blocks)
+    stretch = Stretch(wish.rows, wish.tokens, wish.computed, wish.known, grown, blocks, places)
     plan.stretches.append(stretch)
     if books.prefix is not None and books.prefix.at_allocation:
         books.prefix.publish(stretch.rows, stretch.written())

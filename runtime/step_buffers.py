@@ -155,8 +155,9 @@ class StepBuffers:
             self._write(output, fresh)
         grown = output.stretch.grown_rows
         if len(grown) and len(fresh) < output.num_requests:
-            places = self._places(output)
-            if np.count_nonzero(grown[1:] == grown[:-1]):
+            known = output.stretch.grown_places
+            places = self._places(output) if known is None else known
+            if known is None and np.count_nonzero(grown[1:] == grown[:-1]):
                 self._write(output, np.unique(places))
             else:
                 last = self._state.request.held[grown] - ONE

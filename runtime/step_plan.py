@@ -19,6 +19,8 @@ class Stretch:
         known: tokens of each that are known, int64 [n].
         grown_rows: the row that took each new block, a row's blocks side by side, int64 [k].
         grown_blocks: the new blocks, int64 [k].
+        grown_places: where each of `grown_rows` stands in `rows`, int64 [k], if that is known and
+            no row takes two; None otherwise.
 
     """
 
@@ -28,6 +30,7 @@ class Stretch:
     known: Integers
     grown_rows: Integers
     grown_blocks: Integers
+    grown_places: Integers | None = None
 
     def written(self) -> Integers:
         """Return the tokens of each that are known and written once the step has run, int64 [n]."""
