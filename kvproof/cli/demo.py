@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from kvproof.cli.demo_choices import Place, Policy, check
+
 if TYPE_CHECKING:
     from kvproof.cli.demo_run import Run
     from kvproof.cli.demo_workload import Workload
@@ -62,18 +64,50 @@ def demo(
         typer.Option("--shared-prefix", help="Begin all prompts alike, and share their blocks."),
     ] = False,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**31, help="Of the random model and the draws.")
+        int, typer.Option(min=0, max=2**31, help="Of the random model, the draws and the faults.")
     ] = 0,
+    connector: Annotated[
+        Place | None, typer.Option(help="Load KV from there in the small pool.")
+    ] = None,
+    faults: Annotated[
+        bool, typer.Option("--faults", help="Let loads go wrong, and abort some requests.")
+    ] = False,
+    kv_load_failure_policy: Annotated[
+        Policy, typer.Option(help="What becomes of a request whose load has failed.")
+    ] = Policy.RECOMPUTE,
+    disaggregated: Annotated[
+        bool, typer.Option("--disaggregated", help="Prefill and decode in two processes.")
+    ] = False,
 ) -> None:
     """Run prompts in a large and in a small pool: 0 equal and clean, 1 not, 2 usage."""
     from kvproof.cli.demo_workload import Sampling, Workload
 
-    console, is_random = Console(), model_file is None
+    is_random = model_file is None
+    check(connector, faults, disaggregated, is_random, temperature)
+    console = Console()
     model = _model(model_file, device, seed)
     longest = max_tokens or (MAX_TOKENS_RANDOM if is_random else MAX_TOKENS)
     sampling = Sampling(longest, temperature, seed)
     workload = Workload.of(model, is_random, requests, sampling, shared_prefix=shared_prefix)
-    _compare(console, workload, *_runs(workload, blocks, block_size, debug))
+    if disaggregated:
+        from kvproof.cli.demo_peers import compare_disaggregated
+
+        compare_disaggregated(console, workload, block_size)
+    elif connector is not None:
+        from kvproof.cli.demo_connectors import Options, compare
+
+        options = Options(
+            place=connector,
+            has_faults=faults,
+            policy=kv_load_failure_policy,
+            blocks=blocks,
+            block_size=block_size,
+            debug=debug,
+            seed=seed,
+        )
+        compare(console, workload, options)
+    else:
+        _compare(console, workload, *_runs(workload, blocks, block_size, debug))
 
 
 def _model(file: Path | None, device: Device, seed: int) -> Model:
