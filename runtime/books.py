@@ -51,6 +51,7 @@ class Books:
         encoder: the encoder cache, if there is one.
         dropped_until: the last frame that may bring samples for requests that have ended.
         deferred: the last step left requests waiting because it deferred prefills.
+        untold: blocks that running requests took in a step which they then were not part of.
 
     """
 
@@ -86,6 +87,7 @@ class Books:
             self.encoder = EncoderCache(self.state, drops_repeats=drops)
         self.dropped_until = 0
         self.deferred = False
+        self.untold: dict[int, list[int]] = {}
         self._block_size = np.array(config.block_size)
         self._block_size_less_one = np.array(config.block_size - 1)
 

@@ -39,6 +39,9 @@ def least_urgent(running: RunningView) -> int:
 def schedule_running(books: Books, plan: StepPlan, choose_victim: Victim) -> None:
     """Schedule running requests in order until the budget, or the last of them, is reached."""
     position, step = 0, books.state.step
+    if books.untold:
+        running = set(books.running.rows.tolist())
+        books.untold = {row: some for row, some in books.untold.items() if row in running}
     while position < len(books.running) and step.budget_left > 0:
         end = _next_with_items(books, position)
         if end > position:
@@ -147,6 +150,8 @@ def _within_budget(tokens: Integers, budget: int) -> Integers:
 def _give(books: Books, plan: StepPlan, wish: Wish, grown: Integers) -> None:
     """Give blocks to the rows `grown`, one each time it is named, and tokens to the stretch."""
     blocks = books.take_blocks(grown) if len(grown) else grown
+    if books.untold:
+        grown, blocks = _with_untold(books, wish.rows, grown, blocks)
     if not batches.schedule(books.state, wish.rows, wish.tokens):
         raise BrokenInvariant(
             f"rows {wish.rows.tolist()} may not get {wish.tokens.tolist()} tokens."
@@ -155,6 +160,17 @@ def _give(books: Books, plan: StepPlan, wish: Wish, grown: Integers) -> None:
     plan.stretches.append(stretch)
     if books.prefix is not None and books.prefix.at_allocation:
         books.prefix.publish(stretch.rows, stretch.written())
+
+
+def _with_untold(
+    books: Books, some: Integers, grown: Integers, blocks: Integers
+) -> tuple[Integers, Integers]:
+    """Return the new blocks of a stretch, and those before them that no worker knows yet."""
+    late = [(row, block) for row in some.tolist() for block in books.untold.pop(row, ())]
+    pairs = np.array(late, dtype=np.int64).reshape(-1, 2)
+    grown, blocks = np.concatenate([pairs[:, 0], grown]), np.concatenate([pairs[:, 1], blocks])
+    side_by_side = grown.argsort(kind="stable")
+    return grown[side_by_side], blocks[side_by_side]
 
 
 def _serve_one(books: Books, plan: StepPlan, position: int, choose_victim: Victim) -> int | None:
@@ -252,8 +268,18 @@ def _await_frames(books: Books, plan: StepPlan, victim: int) -> None:
     Preempting it now would free nothing, and the next victim neither (vllm#49674).
     """
     if books.state.request.cells.scheduled[victim]:
+        leave_untold(books, plan, victim)
         _unschedule(books, plan, victim)
     plan.awaits_frames = True
+
+
+def leave_untold(books: Books, plan: StepPlan, row: int) -> None:
+    """Take note of the blocks of a request that leaves the open step and keeps its table.
+
+    The workers are told of them with its next tokens.
+    """
+    if blocks := plan.grown(row):
+        books.untold[row] = blocks
 
 
 def _unschedule(books: Books, plan: StepPlan, victim: int) -> None:

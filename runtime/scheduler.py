@@ -20,7 +20,13 @@ from kvproof.runtime.errors import BrokenInvariant, CallerError, RequestRefused,
 from kvproof.runtime.kv_pool import KVPool
 from kvproof.runtime.prefix_cache import PrefixStatistics
 from kvproof.runtime.request import Request
-from kvproof.runtime.running_pass import Victim, last_running, least_urgent, schedule_running
+from kvproof.runtime.running_pass import (
+    Victim,
+    last_running,
+    least_urgent,
+    leave_untold,
+    schedule_running,
+)
 from kvproof.runtime.samples import Samples
 from kvproof.runtime.statistics import Statistics
 from kvproof.runtime.step_buffers import StepBuffers
@@ -369,8 +375,10 @@ class Scheduler:
 
     def _give_up(self, plan: StepPlan) -> None:
         """Close an open step with nobody in it, so that the next one can be opened."""
-        state = self._books.state
-        undone = all(rows.unschedule(state, row) for row in plan.joined().rows.tolist())
+        state, members = self._books.state, plan.joined().rows.tolist()
+        for row in members:
+            leave_untold(self._books, plan, row)
+        undone = all(rows.unschedule(state, row) for row in members)
         if self._books.encoder is not None:
             self._books.encoder.undo_all()
         if not (undone and rows.withdraw(state)):

@@ -69,6 +69,11 @@ class StepPlan:
     deferred: bool = False
     awaits_frames: bool = False
 
+    def grown(self, row: int) -> list[int]:
+        """Return the blocks that a row takes in the step."""
+        found = [stretch.grown_blocks[stretch.grown_rows == row] for stretch in self.stretches]
+        return [block for blocks in found for block in blocks.tolist()]
+
     def forget(self, row: int) -> None:
         """Leave nothing of a victim in the plan: not its tokens, not its blocks."""
         self.stretches = [stretch.without(row) for stretch in self.stretches]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from kvproof.runtime import Request, SchedulerConfig, StepOutput
 
@@ -20,7 +20,9 @@ class Entry:
     """A request and how far it is.
 
     `prompt` is the number of tokens at the start of its turn; `table` is what the steps said about
-    its blocks.
+    its blocks, and `untold` are those that it took in a step which it then had to leave, so that a
+    worker learns of them with its next tokens. `attempt` counts how often it has left the running
+    ones, `last_step` is the last step that ran it.
     """
 
     request: Request
@@ -30,8 +32,11 @@ class Entry:
     state: str = "WAITING"
     computed: int = 0
     table: list[int] = field(factory=list)
+    untold: list[int] = field(factory=list)
     drafts: list[int] = field(factory=list)
     decoding: bool = False
+    attempt: int = 0
+    last_step: int = 0
 
     @property
     def name(self) -> str:
@@ -43,21 +48,74 @@ class Entry:
         """The least is the most urgent."""
         return self.request.priority, self.request.arrival_time
 
+    @property
+    def blocks(self) -> list[int]:
+        """All of its blocks."""
+        return self.table + self.untold
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it has its first sample, or a step in flight brings it."""
+        return self.decoding or self.computed >= len(self.tokens)
+
+    @property
+    def expected(self) -> int:
+        """Tokens known once every step in flight has come back."""
+        return max(len(self.tokens), self.computed + 1)
+
     def leave_running(self, state: str) -> None:
         """Give up everything but the tokens."""
         self.state, self.computed, self.decoding = state, 0, False
-        self.table, self.drafts = [], []
+        self.attempt += 1
+        self.table, self.untold, self.drafts = [], [], []
+
+
+@frozen
+class Part:
+    """What one attempt of a request computes in a step, and the draft tokens that it tries."""
+
+    request: Entry
+    attempt: int
+    start: int
+    end: int
+    samples: bool
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the attempt still runs."""
+        return self.request.state == "RUNNING" and self.request.attempt == self.attempt
+
+
+@frozen
+class Frame:
+    """A step that has been scheduled and not been accounted for."""
+
+    step: int
+    parts: tuple[Part, ...]
+
+    @property
+    def sampling(self) -> list[Part]:
+        """The parts that sample."""
+        return [part for part in self.parts if part.samples]
+
+
+@frozen
+class Fence:
+    """Blocks that steps up to one may still write, and that come back when it has come back."""
+
+    until: int
+    blocks: tuple[int, ...]
 
 
 class Ledger:
     """Every request that is live, in the order in which it is visited, and every block it names.
 
     Attributes:
-        leaving: requests that were aborted while the step in flight still owes them a sample.
-        finished: the ids that left since the last step.
-        frame: the requests of the step in flight.
-        sampling: those of them that sample.
-        fenced: blocks of requests aborted while the step in flight may still write to them.
+        leaving: requests that have ended while a step in flight runs them.
+        finished: the ids whose requests have ended since the last step.
+        frames: the steps in flight, the oldest first.
+        fences: blocks of requests that have ended while steps in flight may still write to them.
         embeddings: sizes in the encoder cache by identifier, as a worker knows them.
 
     """
@@ -70,9 +128,9 @@ class Ledger:
         self.parked: list[Entry] = []
         self.leaving: list[Entry] = []
         self.finished: set[str] = set()
-        self.frame: list[Entry] = []
-        self.sampling: list[Entry] = []
-        self.fenced: list[int] = []
+        self.frames: list[Frame] = []
+        self.fences: list[Fence] = []
+        self.processed = 0
         self.embeddings: dict[str, int] = {}
         self.num_preemptions = 0
         self.is_capacity_bound = False
@@ -81,6 +139,16 @@ class Ledger:
     def live(self) -> dict[str, Entry]:
         """The requests that wait, run or are parked, by id."""
         return {r.name: r for r in (*self.running, *self.waiting, *self.parked)}
+
+    @property
+    def fenced(self) -> list[int]:
+        """The blocks that wait for steps in flight."""
+        return [block for fence in self.fences for block in fence.blocks]
+
+    @property
+    def computing(self) -> list[Part]:
+        """What the steps in flight compute."""
+        return [part for frame in self.frames for part in frame.parts]
 
     @property
     def unfinished(self) -> list[Entry]:
@@ -115,34 +183,50 @@ class Ledger:
 
     def defers(self, throttle: bool) -> bool:
         """Return whether a step opened now is to leave prefills for later."""
-        decodes = any(r.decoding for r in self.running)
+        decodes = any(r.decodes for r in self.running)
         return throttle and decodes and not self.is_capacity_bound
 
-    def schedule(self, output: StepOutput, throttle: bool, queue: Sequence[str]) -> None:
-        """Write down what a step said, and `queue`, the order in which requests wait since then."""
+    def schedule(
+        self,
+        output: StepOutput,
+        throttle: bool,
+        queue: Sequence[str],
+        tables: Mapping[str, Sequence[int]],
+    ) -> None:
+        """Write down what a step said.
+
+        `queue` is the order in which requests wait since then, `tables` what running ones hold.
+        """
         defers = self.defers(throttle)
         self.finished.clear()
         self._preempt(output, queue)
         self._admit(output)
+        self._note_untold(output, tables)
         self._compute(output)
         self._note_embeddings(output)
         if not defers and not output.preempted_req_ids:
             self.is_capacity_bound = bool(self.waiting)
 
     def account(self, sampled: Mapping[str, Sequence[int]]) -> list[Outcome]:
-        """Write down samples; return (id, tokens, why it ended or None) of what is to be accepted.
+        """Write down the samples of the oldest step in flight.
 
-        A request takes its samples up to a stop token or its limit.
+        Returns (id, tokens, why it ended or None) of what is to be accepted: a request takes its
+        samples up to a stop token or its limit, and none that an earlier attempt asked for.
         """
         outcomes: list[Outcome] = []
-        for r in self.sampling:
-            if r.state == "RUNNING":
+        frame = self.frames.pop(0)
+        self.processed = frame.step
+        for part in frame.sampling:
+            r = part.request
+            if part.is_wanted:
                 accepted = _until_stop(sampled[r.name][: r.limit - len(r.tokens)], r.request)
                 r.tokens = [*r.tokens, *accepted]
-                r.computed, r.drafts, r.decoding = len(r.tokens) - 1, [], True
+                if self.config.num_speculative_tokens:
+                    r.computed = len(r.tokens) - 1
+                r.decoding = True
                 outcomes.append((r.name, tuple(accepted), self._end(r)))
-        self.finished |= {r.name for r in self.leaving}
-        self.leaving, self.frame, self.sampling, self.fenced = [], [], [], []
+        self.fences = [fence for fence in self.fences if fence.until > frame.step]
+        self.leaving = [r for r in self.leaving if r.last_step > frame.step]
         return outcomes
 
     def propose(self, drafts: Mapping[str, Sequence[int]]) -> None:
@@ -156,12 +240,11 @@ class Ledger:
         live = self.live
         ending = [live[name] for name in dict.fromkeys(names) if name in live]
         for r in ending:
-            self.fenced += r.table if r in self.frame else []
             for group in (self.running, self.waiting, self.parked):
                 if r in group:
                     group.remove(r)
-            r.leave_running("FINISHED_ABORTED")
-            self.leaving.append(r) if r in self.sampling else self.finished.add(r.name)
+            self._release(r)
+            self._leave(r, "FINISHED_ABORTED")
         return [r.name for r in ending]
 
     def room(self, r: Entry) -> int:
@@ -202,14 +285,34 @@ class Ledger:
             r.state = "RUNNING"
         self.running += admitted
 
+    def _note_untold(self, output: StepOutput, tables: Mapping[str, Sequence[int]]) -> None:
+        """Write down the blocks of requests that a step left out, to wait for those in flight."""
+        for r in self.running if self.computing else ():
+            if r.name not in output.num_scheduled_tokens:
+                r.untold = list(tables[r.name][len(r.table) :])
+
     def _compute(self, output: StepOutput) -> None:
-        live, start = self.live, dict(zip(output.req_ids, output.computed.tolist(), strict=True))
-        self.frame = [live[name] for name in output.req_ids]
-        for r in self.frame:
-            r.table = r.table + output.new_block_ids[r.name]
-            r.computed = start[r.name] + output.num_scheduled_tokens[r.name]
-            if r.computed >= len(r.tokens):
-                self.sampling.append(r)
+        live, parts = self.live, list[Part]()
+        for name, start in zip(output.req_ids, output.computed.tolist(), strict=True):
+            r, end = live[name], start + output.num_scheduled_tokens[name]
+            r.table, r.untold = r.table + output.new_block_ids[name], []
+            samples = end >= len(r.tokens)
+            parts.append(Part(r, r.attempt, start, end, samples, tuple(r.drafts)))
+            r.computed, r.last_step, r.drafts = end, output.step, []
+        self.frames.append(Frame(output.step, tuple(parts)))
+
+    def _release(self, r: Entry) -> None:
+        """Write down that the blocks of a request come back, perhaps later."""
+        if r.blocks and r.last_step > self.processed:
+            last = max(frame.step for frame in self.frames if frame.parts)
+            self.fences.append(Fence(last, tuple(r.blocks)))
+
+    def _leave(self, r: Entry, state: str) -> None:
+        """Write down that a request has ended; its id is free when no step in flight runs it."""
+        r.leave_running(state)
+        self.finished.add(r.name)
+        if r.last_step > self.processed:
+            self.leaving.append(r)
 
     def _note_embeddings(self, output: StepOutput) -> None:
         for identifier in output.free_encoder_mm_hashes:
@@ -225,11 +328,12 @@ class Ledger:
         if reason is None:
             return None
         self.running.remove(r)
-        r.leave_running("WAITING_FOR_STREAMING")
+        self._release(r)
         if r.request.resumable:
+            r.leave_running("WAITING_FOR_STREAMING")
             self.parked.append(r)
         else:
-            self.finished.add(r.name)
+            self._leave(r, "FINISHED_STOPPED" if reason == "stop" else "FINISHED_LENGTH")
         return reason
 
 

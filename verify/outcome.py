@@ -3,22 +3,28 @@
 A profile that decides differently takes other steps, so nothing is compared step by step. What is
 asked instead: everybody ends, every block comes back, and a request that nobody aborted brings the
 tokens that were recorded. For that, samples depend on the request and the position alone: they are
-the recorded ones, then any that is no stop token. Under the safe profile every invariant is checked
-after each call; the other profiles are there to break some.
+the recorded ones, then any that is no stop token. Transfers take as many steps as the workload
+says, and a shadow of the KV memory tells whether an accepted token was computed from what was not
+there. Under the safe profile every invariant is checked after each call; the other profiles are
+there to break some.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from collections.abc import Iterator
 
 from attrs import define, field
 
 from kvproof.runtime import RequestRefused, StepOutput
+from kvproof.runtime.connector import NOTHING_HAPPENED
 from kvproof.runtime.profile import Profile
 from kvproof.verify.difference import Difference
+from kvproof.verify.kv_shadow import KVShadow
 from kvproof.verify.recording import Header, Recording
 from kvproof.verify.replay import OTHER_TOKEN, WorkloadRun
+from kvproof.verify.simulated_connector import SimulatedConnector
 
 Tokens = tuple[int, ...]
 
@@ -54,12 +60,14 @@ def changed_end(
 ) -> Difference | None:
     """Return the first request that has no end, or another than was recorded.
 
-    Requests that were aborted in either run, or refused, may end as they will.
+    Requests that were aborted in either run, refused, or failed, may end as they will.
     """
     for arrival in header.workload:
         name = arrival.request.request_id
         expected, seen = recorded.end_of(name), outcome.end_of(name)
         if name in outcome.refused or (arrival.is_aborted and None in (expected, seen)):
+            continue
+        if seen is not None and "error" in (recorded.ended.get(name), outcome.ended.get(name)):
             continue
         if seen is None or expected not in (seen, None):
             return Difference(step, f"end of {name}", expected or "any end", seen or "(none)")
@@ -75,9 +83,7 @@ def run_to_end(
 
     A fault is the last thing that is yielded. `outcome` is filled with what comes of the workload.
     """
-    debug = profile == Profile.safe()
-    run = WorkloadRun.of(recording.header, profile, debug=debug)
-    return _Drain(recording, run, outcome).steps()
+    return _Drain(recording, profile, outcome).steps()
 
 
 @define
@@ -85,16 +91,46 @@ class _Drain:
     """A run until nobody is left, or until it has taken far longer than when it was recorded."""
 
     recording: Recording
-    run: WorkloadRun
+    profile: Profile
     outcome: Outcome
     recorded: Outcome = field(init=False)
+    run: WorkloadRun = field(init=False)
+    shadow: KVShadow = field(init=False)
+    connector: SimulatedConnector | None = field(init=False)
+    in_flight: deque[tuple[int, StepOutput, set[str]]] = field(factory=deque)
 
     def __attrs_post_init__(self) -> None:
+        header = self.recording.header
         self.recorded = recorded_outcome(self.recording)
+        self.shadow = KVShadow(header.limits.block_size, self._tokens)
+        self.connector = self._new_connector()
+        debug = self.profile == Profile.safe()
+        self.run = WorkloadRun.of(header, self.profile, connector=self.connector, debug=debug)
+
+    def _new_connector(self) -> SimulatedConnector | None:
+        header = self.recording.header
+        if not header.has_connector:
+            return None
+        entries = {arrival.request.request_id: arrival.remote for arrival in header.workload}
+        return SimulatedConnector(
+            entries, block_size=header.limits.block_size, fill=self.shadow.fill
+        )
+
+    def _tokens(self, name: str, count: int) -> list[int]:
+        """Return the first tokens of a request, of which some may not have been sampled yet."""
+        prompts = {
+            a.request.request_id: a.request.prompt_token_ids for a in self.run.header.workload
+        }
+        sampled = [
+            *self._brought(name),
+            *self.recorded.tokens.get(name, ())[len(self._brought(name)) :],
+        ]
+        known = [*prompts[name], *sampled]
+        return [*known[:count], *[OTHER_TOKEN] * (count - len(known))]
 
     def steps(self) -> Iterator[Difference | None]:
         step, most, header = 0, 10 * len(self.recording.steps) + 100, self.recording.header
-        while self.run.to_come or self.run.scheduler.has_unfinished_requests():
+        while self.run.to_come or self.run.scheduler.has_work():
             step += 1
             found = self._late(step) if step > most else self._guarded(step)
             yield found
@@ -106,24 +142,43 @@ class _Drain:
 
     def _guarded(self, step: int) -> Difference | None:
         try:
-            self._step(step)
+            return self._step(step)
         except Exception as error:  # whatever the runtime raises
             return Difference(step, type(error).__name__, "(none)", str(error))
-        return None
 
-    def _step(self, step: int) -> None:
-        run = self.run
+    def _step(self, step: int) -> Difference | None:
+        """Do one step as the recorder did: schedule, and account for the oldest when it is time."""
+        run, depth = self.run, self.recording.header.limits.max_steps_in_flight
         self._arrive(step)
         run.abort_before(step)
+        if self.connector is not None:
+            self.connector.step = step
+        if self.in_flight and not run.scheduler.has_unfinished_requests():
+            run.abort_during(step)
+            return self._account(step)
         output = run.scheduler.schedule(self.recording.header.throttles(step))
+        tables = {name: run.scheduler.block_ids(name) for name in output.req_ids}
+        self.in_flight.append((step, output, self.shadow.run(output, tables)))
         run.abort_during(step)
+        if len(self.in_flight) < depth and output.num_requests:
+            return None
+        return self._account(step)
+
+    def _account(self, step: int) -> Difference | None:
+        """Account for the oldest step; no token may come of KV that was not there."""
+        of, output, misled = self.in_flight.popleft()
+        report = NOTHING_HAPPENED if self.connector is None else self.connector.poll_of(of)
         samples = {name: list(self._samples(name, output)) for name in output.sampled_req_ids}
-        for result in run.scheduler.update(output, samples):
+        fault = None
+        for result in self.run.scheduler.update(output, samples, report):
             name = result.request_id
             self.outcome.tokens[name] = self._brought(name) + result.new_token_ids
             if result.finish_reason is not None:
                 self.outcome.ended[name] = result.finish_reason.value
-        run.propose_drafts(output)
+            if result.new_token_ids and name in misled:
+                fault = Difference(step, f"KV of {name}", "its own", "what nobody wrote")
+        self.run.propose_drafts(output)
+        return fault
 
     def _arrive(self, step: int) -> None:
         while (arrival := self.run.next_arrival(step)) is not None:
@@ -151,6 +206,7 @@ class _Drain:
 
     def _late(self, step: int) -> Difference:
         waiting = self.run.scheduler.waiting_request_ids()
+        waiting += self.run.scheduler.skipped_request_ids()
         running = self.run.scheduler.running_request_ids()
         recorded = f"everybody ends, as recorded in {len(self.recording.steps)} steps"
         return Difference(step, "end", recorded, f"running {running}, waiting {waiting}")

@@ -17,7 +17,10 @@ from kvproof.verify.victim_rule import VictimRule
 
 @define(eq=False)
 class PlainRequest:
-    """A request and how far it is; `held` is its number of blocks."""
+    """A request and how far it is; `held` is its number of blocks.
+
+    `attempt` counts how often it has started over, `last_step` is the last step that ran it.
+    """
 
     request: Request
     limit: int
@@ -26,6 +29,8 @@ class PlainRequest:
     held: int = 0
     state: str = "WAITING"
     decoding: bool = False
+    attempt: int = 0
+    last_step: int = 0
 
     @property
     def name(self) -> str:
@@ -37,21 +42,39 @@ class PlainRequest:
         """The least is the most urgent."""
         return self.request.priority, self.request.arrival_time
 
+    @property
+    def decodes(self) -> bool:
+        """Whether it has its first sample, or a step in flight brings it."""
+        return self.decoding or self.computed >= len(self.tokens)
+
+    @property
+    def expected(self) -> int:
+        """Tokens known once every step in flight has come back."""
+        return max(len(self.tokens), self.computed + 1)
+
     def start_over(self, state: str) -> None:
         """Give up everything but the tokens."""
         self.state, self.computed, self.held, self.decoding = state, 0, 0, False
+        self.attempt += 1
 
 
 @define
 class Decision:
-    """What a step is to do, by request and in order; `undone` were in it and left again."""
+    """What a step is to do, by request and in order; `undone` were in it and left again.
 
+    `awaits` says that a victim has to wait for steps in flight; `attempts` are those of the
+    requests that sample.
+    """
+
+    number: int = 0
     defers: bool = False
+    awaits: bool = False
     chunks: list[tuple[PlainRequest, int]] = field(factory=list)
     new: list[PlainRequest] = field(factory=list)
     resumed: list[PlainRequest] = field(factory=list)
     preempted: list[PlainRequest] = field(factory=list)
     sampling: list[PlainRequest] = field(factory=list)
+    attempts: list[int] = field(factory=list)
     undone: int = 0
 
     @property
@@ -63,7 +86,8 @@ class Decision:
 class PlainScheduler:
     """First come, first served or by priority, with chunked prefill, preemption and throttle.
 
-    `num_fenced` are the blocks of requests that were aborted while a frame might still write them.
+    `frames` are the steps in flight. `fences` are the blocks of requests that have ended while one
+    of those might still write them: how many there are, by the last step in flight at that time.
     """
 
     def __init__(self, config: SchedulerConfig, victim: VictimRule | None = None) -> None:
@@ -72,8 +96,9 @@ class PlainScheduler:
         self.waiting: list[PlainRequest] = []
         self.running: list[PlainRequest] = []
         self.parked: list[PlainRequest] = []
-        self.frame: Decision | None = None
-        self.num_fenced = 0
+        self.frames: list[Decision] = []
+        self.fences: dict[int, int] = {}
+        self.number = self.processed = 0
         self.is_capacity_bound = False
 
     @staticmethod
@@ -91,7 +116,7 @@ class PlainScheduler:
     def num_free(self) -> int:
         """Blocks that can be had."""
         held = sum(r.held for r in self.running)
-        return self.config.num_usable_blocks - held - self.num_fenced
+        return self.config.num_usable_blocks - held - sum(self.fences.values())
 
     def add(self, request: Request) -> None:
         """Put a request into the waiting queue, or park it until its grammar is there."""
@@ -116,38 +141,49 @@ class PlainScheduler:
 
     def schedule(self, throttle: bool = False) -> Decision:
         """Decide a step, and let its frame fly."""
-        decodes = any(r.decoding for r in self.running)
-        step = Decision(defers=throttle and decodes and not self.is_capacity_bound)
+        decodes = any(r.decodes for r in self.running)
+        self.number += 1
+        step = Decision(self.number, throttle and decodes and not self.is_capacity_bound)
         self._visit_running(step)
-        if not step.preempted:
+        if not (step.preempted or step.awaits):
             self._visit_waiting(step)
         for r, tokens in step.chunks:
-            r.computed += tokens
-            if r.computed == len(r.tokens):
+            r.computed, r.last_step = r.computed + tokens, self.number
+            if r.computed >= len(r.tokens):
                 step.sampling.append(r)
+                step.attempts.append(r.attempt)
         if not step.defers and not step.preempted:
             self.is_capacity_bound = bool(self.waiting)
-        self.frame = step
+        self.frames.append(step)
         return step
 
     def account(self, sampled: Mapping[str, int]) -> None:
-        """Append the samples to those that still run."""
-        assert self.frame is not None
-        for r in self.frame.sampling:
-            if r.state == "RUNNING":
+        """Append the samples of the oldest step in flight to those that still run."""
+        frame = self.frames.pop(0)
+        self.processed = frame.number
+        for r, attempt in zip(frame.sampling, frame.attempts, strict=True):
+            if r.state == "RUNNING" and r.attempt == attempt:
                 r.tokens.append(sampled[r.name])
                 r.decoding = True
                 self._end(r)
-        self.frame, self.num_fenced = None, 0
+        self.fences = {last: held for last, held in self.fences.items() if last > frame.number}
 
     def abort(self, names: Sequence[str]) -> None:
         """End the live ones among the named."""
-        scheduled = [r for r, _ in self.frame.chunks] if self.frame else []
         for group in (self.running, self.waiting, self.parked):
             for r in [r for r in group if r.name in names]:
-                self.num_fenced += r.held if r in scheduled else 0
-                r.start_over("FINISHED_ABORTED")
+                self._leave(r, "FINISHED_ABORTED")
                 group.remove(r)
+
+    def _is_in_flight(self, r: PlainRequest) -> bool:
+        return r.last_step > self.processed
+
+    def _leave(self, r: PlainRequest, state: str) -> None:
+        """Take the blocks of a request; those that a step in flight may write come back later."""
+        if r.held and self._is_in_flight(r):
+            last = max(frame.number for frame in self.frames if frame.chunks)
+            self.fences[last] = self.fences.get(last, 0) + r.held
+        r.start_over(state)
 
     def _limit(self, known: int, max_tokens: int) -> int:
         return min(known + max_tokens, self.config.max_model_len)
@@ -168,12 +204,17 @@ class PlainScheduler:
         place = 0
         while place < len(self.running) and self._budget(step) > 0:
             needy = self.running[place]
-            if step.defers and not needy.decoding:
+            if needy.expected >= needy.limit or (step.defers and not needy.decodes):
                 place += 1
                 continue
             tokens = self._next_chunk(needy, step)
             while self._lacks(needy, tokens) > self.num_free:
-                self._preempt(self._victim(), step)
+                victim = self._victim()
+                if self._is_in_flight(victim):
+                    step.awaits = True
+                    self._leave_out(victim, step)
+                    return
+                self._preempt(victim, step)
                 if needy.state == "PREEMPTED":
                     return
             self._give(needy, tokens, step)
@@ -210,8 +251,8 @@ class PlainScheduler:
         return self.config.max_num_batched_tokens - step.tokens
 
     def _next_chunk(self, r: PlainRequest, step: Decision) -> int:
-        limit = self.config.long_prefill_token_threshold or len(r.tokens)
-        return min(len(r.tokens) - r.computed, limit, self._budget(step))
+        limit = self.config.long_prefill_token_threshold or r.expected
+        return min(r.expected - r.computed, limit, self._budget(step))
 
     def _lacks(self, r: PlainRequest, tokens: int) -> int:
         """Return how many more blocks a request needs to compute so many more tokens."""
@@ -222,10 +263,13 @@ class PlainScheduler:
         r.held += self._lacks(r, tokens)
         step.chunks.append((r, tokens))
 
-    def _preempt(self, victim: PlainRequest, step: Decision) -> None:
+    def _leave_out(self, victim: PlainRequest, step: Decision) -> None:
         kept = [(r, tokens) for r, tokens in step.chunks if r is not victim]
         step.undone += len(step.chunks) - len(kept)
         step.chunks = kept
+
+    def _preempt(self, victim: PlainRequest, step: Decision) -> None:
+        self._leave_out(victim, step)
         step.preempted.append(victim)
         self.running.remove(victim)
         victim.start_over("PREEMPTED")
@@ -236,6 +280,6 @@ class PlainScheduler:
         if len(r.tokens) < r.limit and r.tokens[-1] not in r.request.stop_token_ids:
             return
         self.running.remove(r)
-        r.start_over("WAITING_FOR_STREAMING")
+        self._leave(r, "WAITING_FOR_STREAMING")
         if r.request.resumable:
             self.parked.append(r)

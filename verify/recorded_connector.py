@@ -1,4 +1,4 @@
-"""A connector that answers as the recorder's did; no byte moves, and the recording says what ends.
+"""A connector that answers as the recorder's did; no byte moves, and others say what has ended.
 
 The recorder's answers: a workload entry says how much can be loaded, how often the answer is not
 known yet, and whether the blocks of the finished request are kept; a load works once.
@@ -22,14 +22,18 @@ class RemoteKV:
         tokens: leading tokens that can be loaded.
         asynchronous: whether the request is parked meanwhile.
         unknown: how many look-ups have no answer yet.
-        kept: whether its blocks are kept when it finishes.
+        delay: steps from the one that starts the load to the one with which it ends.
+        failed_places: places in the block table that the load does not fill.
+        send_delay: steps that its blocks are kept when it finishes; None if they are not.
 
     """
 
     tokens: int = 0
     asynchronous: bool = True
     unknown: int = 0
-    kept: bool = False
+    delay: int = 1
+    failed_places: tuple[int, ...] = ()
+    send_delay: int | None = None
 
 
 @define
@@ -77,7 +81,7 @@ class RecordedConnector:
 
     def finished(self, request_id: str, block_ids: Sequence[int]) -> bool:
         """Answer from the workload."""
-        return self.entries[request_id].kept
+        return self.entries[request_id].send_delay is not None
 
     def aborted(self, request_id: str) -> None:
         """Do nothing."""

@@ -147,7 +147,7 @@ def _header(path: Path, line: Line) -> Header:
         path=path,
         made_by=line.text("made_by"),
         limits=_limits(config),
-        has_connector=config.flag("connector"),
+        has_connector=_is_on(config, "connector"),
         workload=_workload(line),
         throttle=_pattern(config),
         draft_acceptance=config.real("spec_accept", 0.0),
@@ -173,11 +173,20 @@ def _limits(config: Line) -> SchedulerConfig:
             watermark=config.real("watermark"),
             scheduler_reserve_full_isl=config.flag("reserve_full_isl"),
             num_speculative_tokens=config.number("spec_tokens"),
-            max_steps_in_flight=2 if config.flag("async_scheduling") else 1,
-            kv_load_failure_policy=config.text("kv_load_failure_policy"),
+            max_steps_in_flight=2 if _is_on(config, "async_scheduling") else 1,
+            kv_load_failure_policy=(
+                config.text("kv_load_failure_policy")
+                if config.has("kv_load_failure_policy")
+                else "recompute"
+            ),
         )
     except CallerError as error:
         config.refuse(f"these limits are none: {error}")
+
+
+def _is_on(config: Line, name: str) -> bool:
+    """Return a feature that a recorder without it does not mention."""
+    return config.has(name) and config.flag(name)
 
 
 def _pattern(config: Line) -> str:
@@ -225,7 +234,9 @@ def _remote(entry: Line) -> RemoteKV:
         tokens=entry.number("ext_tokens", 0),
         asynchronous=entry.flag("ext_async") if entry.has("ext_async") else True,
         unknown=entry.number("ext_unknown", 0),
-        kept=entry.has("send_delay"),
+        delay=entry.number("ext_delay", 1),
+        failed_places=entry.numbers("ext_fail_blocks") if entry.has("ext_fail_blocks") else (),
+        send_delay=entry.optional_number("send_delay"),
     )
 
 
@@ -235,6 +246,8 @@ def _remote(entry: Line) -> RemoteKV:
 def _step(line: Line) -> Step:
     decided = line.has("num_scheduled_tokens")
     updated = line.optional_number("update_of")
+    if decided and "update_of" not in line.values:  # as recorders write it that know one step only
+        updated = line.number("step")
     return Step(
         number=line.number("step"),
         throttled=line.flag("throttle"),
@@ -330,7 +343,7 @@ _ENTRY = frozenset(
         *("id", "arrival_step", "prompt_token_ids", "max_tokens", "priority", "arrival_time"),
         *("abort_step", "abort_mid_step"),
         *("ext_tokens", "ext_async", "ext_unknown", "send_delay"),
-        # The recorded ends say what these led to.
+        # Of these a replay of decisions takes the recorded ends.
         *("ext_delay", "ext_fail_blocks"),
         # The recorded tokens say what these led to.
         *("prompt_len", "prompt_group", "stop_after"),

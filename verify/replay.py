@@ -46,9 +46,16 @@ class WorkloadRun:
     in_flight: dict[int, StepOutput] = field(factory=dict, repr=False)
 
     @classmethod
-    def of(cls, header: Header, profile: Profile, *, debug: bool = False) -> WorkloadRun:
+    def of(
+        cls,
+        header: Header,
+        profile: Profile,
+        *,
+        connector: RecordedConnector | None = None,
+        debug: bool = False,
+    ) -> WorkloadRun:
         """Return a run before its first step; `debug` checks every invariant after each call."""
-        connector = _connector(header)
+        connector = _connector(header) if connector is None else connector
         limits = evolve(header.limits, profile=profile)
         scheduler = Scheduler(limits, connector=connector, debug=debug)
         return cls(header, scheduler, connector, deque(header.arrivals))

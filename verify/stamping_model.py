@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from attrs import frozen
@@ -17,13 +18,15 @@ class Reading:
     """What one request of a step is to find in memory, and how much of it was there before.
 
     `contents` says for each of `tokens` what its slot holds: a number for the salt, the items and
-    all tokens up to there.
+    all tokens up to there. The scheduler knows `known` of the tokens; a step in flight samples the
+    others, and the model has them from there.
     """
 
     request: Request
     tokens: list[int]
     contents: list[int]
     start: int
+    known: int
 
 
 class StampingModel:
@@ -39,15 +42,24 @@ class StampingModel:
         self._numbers: dict[tuple[int, int | str, str], int] = {}
         self._step: list[Reading] = []
 
-    def see(self, scheduler: Scheduler, output: StepOutput) -> None:
-        """Take note of the tokens of a step that has just been scheduled, before any abort."""
+    def see(
+        self,
+        scheduler: Scheduler,
+        output: StepOutput,
+        coming: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    ) -> None:
+        """Take note of the tokens of a step that has just been scheduled, before any abort.
+
+        `coming` are the tokens that steps in flight bring, by request.
+        """
         drafts = output.scheduled_spec_decode_tokens
         self._step = []
         for request, start in zip(output.requests, output.computed.tolist(), strict=True):
             name = request.request_id
-            tokens = [*scheduler.token_ids(name), *drafts.get(name, [])]
-            tokens = tokens[: start + output.num_scheduled_tokens[name]]
-            self._step.append(Reading(request, tokens, self._contents(request, tokens), start))
+            given = scheduler.token_ids(name) + drafts.get(name, [])
+            tokens = [*given, *coming.get(name, [])][: start + output.num_scheduled_tokens[name]]
+            contents = self._contents(request, tokens)
+            self._step.append(Reading(request, tokens, contents, start, len(given)))
 
     def run(self, scheduler: Scheduler, output: StepOutput, *, tensors: bool = True) -> None:
         """Write and read as a model does that runs the step in flight.
@@ -113,9 +125,10 @@ def _runs(scheduler: Scheduler, request: Request) -> bool:
 
 
 def _check_tokens(step: StepTensors, row: int, reading: Reading) -> None:
-    first, end = step.query_start_loc[row : row + 2].tolist()
+    first = int(step.query_start_loc[row])
+    expected = reading.tokens[reading.start : reading.known]
+    end = first + len(expected)
     seen = step.input_ids[first:end].tolist()
-    expected = reading.tokens[reading.start :]
     if seen != expected:
         raise Disagreement(f"output.to_tensors().input_ids[{first}:{end}] == {expected}", seen)
 

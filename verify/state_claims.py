@@ -14,7 +14,7 @@ def check_state(recorded: RecordedRun, scheduler: Scheduler, ledger: Ledger) -> 
     """Check every request and every block."""
     for r in (*ledger.live.values(), *ledger.leaving):
         _check_request(recorded, scheduler, r)
-    for name in ledger.finished - ledger.live.keys():
+    for name in ledger.finished - ledger.live.keys() - {r.name for r in ledger.leaving}:
         recorded.equal(f"scheduler.status({name!r})", scheduler.status(name), None)
     for order, group in (("running", ledger.running), ("waiting", ledger.waiting)):
         seen = getattr(scheduler, f"{order}_request_ids")()
@@ -41,11 +41,11 @@ def check_against_plain(recorded: RecordedRun, scheduler: Scheduler, plain: Plai
 def _check_request(recorded: RecordedRun, scheduler: Scheduler, r: Entry) -> None:
     status = scheduler.status(r.name)
     recorded.equal(f"scheduler.status({r.name!r}).name", status and status.name, r.state)
-    if r.state == "FINISHED_ABORTED":
+    if r.state.startswith("FINISHED"):
         return
     for name, expected in (
         ("token_ids", r.tokens),
-        ("block_ids", r.table),
+        ("block_ids", r.blocks),
         ("num_computed_tokens", r.computed),
     ):
         seen = getattr(scheduler, name)(r.name)
@@ -74,7 +74,7 @@ def _check_counts(recorded: RecordedRun, scheduler: Scheduler, ledger: Ledger) -
 def _check_blocks(recorded: RecordedRun, scheduler: Scheduler, ledger: Ledger) -> None:
     """Check that each block is free or named, never both, and that only equal content is shared."""
     free = scheduler.free_block_ids()
-    named = {block for r in ledger.running for block in r.table} | set(ledger.fenced)
+    named = {block for r in ledger.running for block in r.blocks} | set(ledger.fenced)
     usable = list(range(1, scheduler.config.num_blocks))
     claim = f"sorted([*scheduler.free_block_ids(), *{sorted(named)}])"
     recorded.equal(claim, sorted([*free, *named]), usable)

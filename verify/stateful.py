@@ -39,7 +39,7 @@ RUN_STEPS = 24
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Adds, steps and aborts at any moment, with the samples of a step in flight or not.
+    """Adds, steps and aborts at any moment, with as many steps in flight as there may be or fewer.
 
     `counts` adds up over all runs of the class; a subclass that sets its own keeps them apart.
     `profile` says which rules the scheduler follows.
@@ -58,7 +58,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.drained = drained and _gets_on(config, victim)
         self.number = 0
         self.since_step = Counter[str]()
-        self.tensors = TENSORS[0]
+        self.tensors = ""
         self.pressure = 0.0
 
     @precondition(lambda self: self._may("add") and len(self.watched.ledger.live) < LIVE_MAX)
@@ -98,18 +98,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         self._run(RUN_STEPS, False, sampled, proposals, accepted)
         self._count("run")
 
-    @precondition(lambda self: self.number and not self.watched.in_flight)
-    @rule(tensors=st.sampled_from(TENSORS), throttle=st.booleans())
-    def dispatch(self, tensors: str, throttle: bool) -> None:
+    @precondition(lambda self: self.number and self._may_fly())
+    @rule(tensors=st.sampled_from(TENSORS), sampled=workload.samples, throttle=st.booleans())
+    def dispatch(self, tensors: str, sampled: list[int], throttle: bool) -> None:
         """Schedule a step whose samples come later."""
-        self._dispatch(tensors, throttle)
+        self._dispatch(tensors, sampled, throttle)
         self._count("dispatch")
 
     @precondition(lambda self: self.watched.in_flight)
-    @rule(sampled=workload.samples, by_name=st.booleans(), accepted=st.integers(0, 3))
-    def account(self, sampled: list[int], by_name: bool, accepted: int) -> None:
-        """Give the step in flight its samples."""
-        self._account(sampled, by_name, accepted)
+    @rule(by_name=st.booleans(), accepted=st.integers(0, 3))
+    def account(self, by_name: bool, accepted: int) -> None:
+        """Give the oldest step in flight its samples."""
+        self._account(by_name, accepted)
         self._count("account")
 
     @precondition(lambda self: self._may("propose") and not self.watched.in_flight)
@@ -165,8 +165,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.counts.update(watched.counts)
 
     def _end(self, watched: WatchedScheduler) -> None:
-        if watched.in_flight:
-            watched.account([workload.NO_STOP])
+        while watched.in_flight:
+            watched.account()
         if self.drained:
             watched.drain(workload.NO_STOP)
         if watched.ledger.live:
@@ -202,28 +202,42 @@ class SchedulerMachine(RuleBasedStateMachine):
         accepted: int,
     ) -> None:
         for _ in range(times):
-            self._dispatch("at once", throttle)
-            self._account(sampled, by_name=True, accepted=accepted)
-            self._propose(proposals)
+            self._dispatch("at once", sampled, throttle)
+            if not self._may_fly():
+                self._account(by_name=True, accepted=accepted)
+            if not self.watched.in_flight:
+                self._propose(proposals)
             if not self.watched.ledger.unfinished:
                 break
+        while self.watched.in_flight:
+            self._account(by_name=True, accepted=accepted)
 
-    def _dispatch(self, tensors: str, throttle: bool) -> None:
+    def _may_fly(self) -> bool:
+        return self.watched.in_flight < self.watched.config.max_steps_in_flight
+
+    def _dispatch(self, tensors: str, sampled: list[int], throttle: bool) -> None:
+        self._compute()
         self.since_step.clear()
-        output = self.watched.dispatch(throttle)
+        output = self.watched.dispatch(sampled, throttle)
         for name in ("new_rows", "resumed_rows", "preempted_req_ids", "scheduled_encoder_inputs"):
             if getattr(output, name):
                 event(f"a step has {name}")
         free = len(self.watched.scheduler.free_block_ids())
         self.pressure = max(self.pressure, 1 - free / self.watched.config.num_usable_blocks)
         self.tensors = tensors
-        if tensors in {"at once", "from lists"}:
-            self.watched.compute(tensors=tensors == "at once")
+        if tensors != "after other calls":
+            self._compute()
 
-    def _account(self, sampled: list[int], by_name: bool, accepted: int) -> None:
-        if self.tensors == "after other calls":
-            self.watched.compute()
-        self.watched.account(sampled, by_name=by_name, accepted=accepted)
+    def _compute(self) -> None:
+        """Run the model on the last step, if it has not run yet: the next one takes its buffers."""
+        if self.tensors:
+            self.watched.compute(tensors=self.tensors != "from lists")
+        self.tensors = ""
+
+    def _account(self, by_name: bool, accepted: int) -> None:
+        if self.watched.in_flight == 1:
+            self._compute()
+        self.watched.account(by_name=by_name, accepted=accepted)
 
     def _propose(self, proposals: list[int]) -> None:
         if most := self.watched.config.num_speculative_tokens:

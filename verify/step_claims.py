@@ -41,6 +41,7 @@ class StepClaims:
         self._check_victims()
         self._check_members()
         self._check_chunks()
+        self._check_tokens_to_come()
         self._check_drafts()
         self._check_deferral()
         self._check_embeddings()
@@ -69,21 +70,29 @@ class StepClaims:
     def _check_somebody_gets_on(self) -> None:
         """Check that a step with work serves or preempts somebody: else each one after it is so.
 
-        Nothing is in flight when it is decided, so it leaves the state as it was.
+        Where a step in flight computes nothing, it leaves the state as it was; else the step may
+        have to wait until that one has come back.
         """
         if not self.ledger.unfinished or self.scheduler.config.profile.accepts_what_never_fits:
+            return
+        if self.ledger.computing:
             return
         got_on = bool(self.output.num_scheduled_tokens or self.output.preempted_req_ids)
         claim = "output.num_scheduled_tokens or output.preempted_req_ids"
         self.recorded.demand(claim, got_on, self.output.num_scheduled_tokens)
 
     def _check_victims(self) -> None:
-        """Check that victims ran, wait now, and are the ones that the policy has to choose."""
+        """Check that victims ran, wait now, and are the ones that the policy has to choose.
+
+        None is in a step in flight: to preempt it would free nothing.
+        """
         seen, waiting = self.output.preempted_req_ids, self.scheduler.waiting_request_ids()
         names = [r.name for r in self.ledger.running]
         self.recorded.demand(f"output.preempted_req_ids <= {set(names)}", seen <= set(names), seen)
         claim = "output.preempted_req_ids <= set(scheduler.waiting_request_ids())"
         self.recorded.demand(claim, seen <= set(waiting), waiting)
+        flying = {part.request.name for part in self.ledger.computing if part.is_wanted}
+        self.recorded.demand(f"not output.preempted_req_ids & {flying}", not seen & flying, seen)
         if not seen or self.victim not in (None, VictimRule(-1)):
             return
         order = self.ledger.running
@@ -128,12 +137,25 @@ class StepClaims:
                 sampling.append(r.name)
         self.recorded.equal("output.sampled_req_ids", output.sampled_req_ids, sampling)
 
+    def _check_tokens_to_come(self) -> None:
+        """Check which inputs steps in flight still bring, and that no sample is beyond a limit."""
+        output, pending = self.output, []
+        for place, (r, tokens) in enumerate(self._chunks()):
+            start = int(output.computed[place])
+            if start >= len(r.tokens):
+                pending.append(place)
+            claim = f"max({len(r.tokens)}, output.computed[{place}] + 1) < {r.limit}"
+            self.recorded.demand(claim, max(len(r.tokens), start + 1) < r.limit, tokens)
+        seen = output.pending_places.tolist()
+        self.recorded.equal("output.pending_places.tolist()", seen, pending)
+
     def _check_drafts(self) -> None:
         """Check that a running request tries its drafts in order, and another none of its own."""
         output, most = self.output, self.scheduler.config.num_speculative_tokens
         name = "output.scheduled_spec_decode_tokens"
         for place, (r, tokens) in enumerate(self._chunks()):
-            drafts = int(output.computed[place]) + tokens - len(r.tokens)
+            start = int(output.computed[place])
+            drafts = start + tokens - max(len(r.tokens), start + 1)
             seen = output.scheduled_spec_decode_tokens.get(r.name, [])
             claim = f"len({name}.get({r.name!r}, [])) == {max(drafts, 0)} <= {most}"
             self.recorded.demand(claim, len(seen) == max(drafts, 0) <= most, seen)
@@ -147,7 +169,7 @@ class StepClaims:
             return
         for place, (r, tokens) in enumerate(self._chunks()):
             left = len(r.tokens) - int(self.output.computed[place])
-            if not r.decoding:
+            if not r.decodes:
                 claim = (
                     f"output.computed[{place}] == {len(r.tokens) - 1}  # the step defers prefills"
                 )
@@ -160,6 +182,8 @@ class StepClaims:
         demand(
             f"set(output.free_encoder_mm_hashes) <= {set(before)}", set(freed) <= set(before), freed
         )
+        read = self._items_in_flight()
+        demand(f"not set(output.free_encoder_mm_hashes) & {read}", not set(freed) & read, freed)
         kept = {name: size for name, size in before.items() if name not in freed}
         live, computed = self.ledger.live, dict[str, int]()
         for name, places in output.scheduled_encoder_inputs.items():
@@ -170,6 +194,17 @@ class StepClaims:
             computed |= {items[place].identifier: items[place].length for place in places}
         self._check_encoder_limits(sum(kept.values()), sum(computed.values()))
         self._check_items_are_there(kept.keys() | computed.keys())
+
+    def _items_in_flight(self) -> set[str]:
+        """Return the items that steps in flight read for requests that still run."""
+        running = (part for part in self.ledger.computing if part.is_wanted)
+        return {
+            item.identifier
+            for part in running
+            if part.request.name not in self.output.preempted_req_ids
+            for item in part.request.request.mm_features
+            if item.offset < part.end and part.start < item.end
+        }
 
     def _check_encoder_limits(self, kept: int, computed: int) -> None:
         config, live, output = self.scheduler.config, self.ledger.live, self.output

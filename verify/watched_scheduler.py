@@ -5,19 +5,29 @@ Where the plain scheduler models the configuration, each decision is compared wi
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 
+from attrs import frozen
+
 from kvproof.runtime import Request, Scheduler, SchedulerConfig, StepOutput
-from kvproof.verify.ledger import Ledger
+from kvproof.verify.ledger import Frame, Ledger
 from kvproof.verify.plain_scheduler import PlainScheduler
 from kvproof.verify.recorded_run import TITLE, RecordedRun, request_text
 from kvproof.verify.stamping_model import StampingModel
 from kvproof.verify.state_claims import check_against_plain, check_state
 from kvproof.verify.step_claims import StepClaims, check_decision, check_results
 from kvproof.verify.victim_rule import VictimRule
+
+
+@frozen
+class Flying:
+    """A step in flight, and the token that it is going to bring each request that samples."""
+
+    output: StepOutput
+    samples: dict[str, int]
 
 
 class WatchedScheduler:
@@ -54,12 +64,12 @@ class WatchedScheduler:
         self.counts: Counter[str] = Counter()
         self.endings: dict[Request, int] = {}
         self.is_broken = False
-        self._output: StepOutput | None = None
+        self._flying: deque[Flying] = deque()
 
     @property
-    def in_flight(self) -> bool:
-        """Whether a step waits for its samples."""
-        return self._output is not None
+    def in_flight(self) -> int:
+        """Steps that wait for their samples."""
+        return len(self._flying)
 
     def add(self, request: Request) -> None:
         """Add a request that can be taken."""
@@ -88,58 +98,59 @@ class WatchedScheduler:
             if self.plain:
                 self.plain.continue_session(name, tokens, max_tokens)
 
-    def dispatch(self, throttle: bool = False) -> StepOutput:
-        """Schedule a step; nothing may be in flight."""
+    def dispatch(self, tokens: Sequence[int], throttle: bool = False) -> StepOutput:
+        """Schedule a step that samples `tokens`, one for each request, over and over."""
         given = "throttle_prefills=True" if throttle else ""
-        with self._call(f"output = scheduler.schedule({given})"):
-            output = self._output = self.scheduler.schedule(throttle)
-            self.recorded.call("model.see(scheduler, output)")
-            self.model.see(self.scheduler, output)
+        with self._call(f"{self._next_name()} = scheduler.schedule({given})"):
+            output = self.scheduler.schedule(throttle)
+            self._see(output)
             claims = StepClaims(
                 self.recorded, self.scheduler, output, self.ledger, self.victim, throttle
             )
             claims.check()
             self._count_step(output, throttle)
-            self.ledger.schedule(output, throttle, self.scheduler.waiting_request_ids())
+            running = self.scheduler.running_request_ids()
+            tables = {name: self.scheduler.block_ids(name) for name in running}
+            self.ledger.schedule(output, throttle, self.scheduler.waiting_request_ids(), tables)
             if self.plain:
                 decision = self.plain.schedule(throttle)
                 check_decision(self.recorded, output, decision)
                 self.counts["undone in the step"] += decision.undone
+                self.counts["steps that wait for a victim"] += decision.awaits
+            samples = dict(zip(output.sampled_req_ids, cycle(tokens), strict=False))
+            self._flying.append(Flying(output, samples))
             return output
 
     def compute(self, *, tensors: bool = True) -> None:
-        """Run the model on the step in flight."""
-        assert self._output is not None
+        """Run the model on the step that was scheduled last."""
         plainly = "" if tensors else ", tensors=False"
         with self._call(f"model.run(scheduler, output{plainly})"):
-            self.model.run(self.scheduler, self._output, tensors=tensors)
+            self.model.run(self.scheduler, self._flying[-1].output, tensors=tensors)
 
-    def account(self, tokens: Sequence[int], *, by_name: bool = True, accepted: int = 0) -> None:
-        """Give the step in flight its samples.
+    def account(self, *, by_name: bool = True, accepted: int = 0) -> None:
+        """Give the oldest step in flight its samples.
 
         Args:
-            tokens: one for each request, over and over.
             by_name: give a mapping; if not, a list, which accepts no draft tokens.
             accepted: how many draft tokens the first request accepts, the next one more, and so on,
                 counted around.
 
         """
-        assert self._output is not None
-        names = self._output.sampled_req_ids
-        last = dict(zip(names, cycle(tokens), strict=False))
+        frame, flying = self.ledger.frames[0], self._flying.popleft()
+        last = flying.samples
         sampled = {name: [token] for name, token in last.items()}
         if by_name:
-            sampled |= self._with_drafts(self._output, last, accepted)
+            sampled |= _with_drafts(frame, flying, accepted)
         plainly = all(len(some) == 1 for some in sampled.values())
         given = (last if by_name else list(last.values())) if plainly else sampled
-        with self._call(f"results = scheduler.update(output, {given})"):
-            results = list(self.scheduler.update(self._output, given))
-            self._output = None
+        with self._call(f"results = scheduler.update({self._name(flying.output.step)}, {given})"):
+            results = list(self.scheduler.update(flying.output, given))
             before = self.ledger.live
             expected = self.ledger.account(sampled)
             check_results(self.recorded, results, expected)
             if self.plain:
                 self.plain.account(last)
+            self.counts["samples dropped"] += len(frame.sampling) - len(expected)
             for name, some, reason in expected:
                 self.counts["draft tokens accepted"] += len(some) - 1
                 if reason:
@@ -181,16 +192,20 @@ class WatchedScheduler:
         First come, first served: in each step the request that runs first computes a token, or
         nobody runs and one is admitted; a preemption costs the first nothing. So the tokens bound
         the steps. With priorities or an encoder it need not be the first, so that others may have
-        to start over: the bound is then as much for each of them.
+        to start over: the bound is then as much for each of them. With several steps in flight
+        each of those may have to wait for the others first.
         """
         live = self.ledger.unfinished
         bound = sum(r.limit for r in live) + len(live)
         bound *= 1 if self.plain and self.config.policy == "fcfs" else max(1, len(live))
-        for _ in range(bound):
+        for _ in range(bound * self.config.max_steps_in_flight):
             if not self.ledger.unfinished:
                 break
-            self.dispatch()
-            self.account([token])
+            self.dispatch([token])
+            if self.in_flight == self.config.max_steps_in_flight:
+                self.account()
+        while self.in_flight:
+            self.account()
         with self._attach_program():
             left = self.scheduler.has_unfinished_requests()
             self.recorded.equal("scheduler.has_unfinished_requests()", left, expected=False)
@@ -205,17 +220,25 @@ class WatchedScheduler:
                 message = f"each request ends once, but these so often: {wrong}"
                 raise AssertionError(message)
 
-    def _with_drafts(
-        self, output: StepOutput, last: Mapping[str, int], accepted: int
-    ) -> dict[str, list[int]]:
-        """Return tokens of the requests that tried drafts: those accepted, and one more."""
-        tried = output.scheduled_spec_decode_tokens
-        own = {r.name: r.drafts for r in self.ledger.sampling if r.name in tried}
-        counts = {
-            name: (accepted + place) % (min(len(tried[name]), len(drafts)) + 1)
-            for place, (name, drafts) in enumerate(own.items())
-        }
-        return {name: [*own[name][:count], last[name]] for name, count in counts.items()}
+    def _next_name(self) -> str:
+        """Return how a program calls the next step; the last one is always `output`, too."""
+        name = self._name(self.counts["steps"] + 1)
+        return name if name == "output" else f"output = {name}"
+
+    def _name(self, step: int) -> str:
+        return "output" if self.config.max_steps_in_flight == 1 else f"output_{step}"
+
+    def _see(self, output: StepOutput) -> None:
+        """Show the model a step, and the tokens in it that steps in flight still sample."""
+        members, coming = set(output.req_ids), dict[str, list[int]]()
+        for frame, flying in zip(self.ledger.frames, self._flying, strict=True):
+            for part in frame.sampling:
+                name = part.request.name
+                if part.is_wanted and name in members:
+                    coming.setdefault(name, []).append(flying.samples[name])
+        given = f", {coming}" if coming else ""
+        self.recorded.call(f"model.see(scheduler, output{given})")
+        self.model.see(self.scheduler, output, coming)
 
     def _count_step(self, output: StepOutput, throttle: bool) -> None:
         live, tried = self.ledger.live, output.scheduled_spec_decode_tokens
@@ -237,6 +260,8 @@ class WatchedScheduler:
                 "items encoded": encoded,
                 "items evicted": len(output.free_encoder_mm_hashes),
                 "steps that defer prefills": int(self.ledger.defers(throttle)),
+                "tokens not known yet": len(output.pending_places),
+                "steps ahead of others": int(bool(self.ledger.computing)),
             }
         )
 
@@ -263,3 +288,14 @@ class WatchedScheduler:
                 fault.add_note(TITLE + self.recorded.program(fault))
             self.is_broken = True
             raise
+
+
+def _with_drafts(frame: Frame, flying: Flying, accepted: int) -> dict[str, list[int]]:
+    """Return tokens of the requests that tried drafts: those accepted, and one more."""
+    tried = flying.output.scheduled_spec_decode_tokens
+    own = {part.request.name: list(part.drafts) for part in frame.sampling}
+    counts = {
+        name: (accepted + place) % (min(len(tried[name]), len(drafts)) + 1)
+        for place, (name, drafts) in enumerate((n, d) for n, d in own.items() if n in tried)
+    }
+    return {name: [*own[name][:count], flying.samples[name]] for name, count in counts.items()}

@@ -131,8 +131,19 @@ chunked = _small(
     long_prefill_token_threshold=st.just(4),
     scheduler_reserve_full_isl=st.just(False),
 )
+# A request runs ahead of its samples, and blocks come back some steps after it has ended.
+_flight = st.integers(1, 3)
+in_flight = st.one_of(
+    _small(
+        num_blocks=st.integers(3, 14), block_size=st.integers(1, 2), max_steps_in_flight=_flight
+    ),
+    _small(**_prefixes, watermark=_watermarks, max_steps_in_flight=_flight),
+    _small(**_prefixes, **_encoder, max_steps_in_flight=_flight),
+    _small(**_prefixes, **_drafts, **_encoder, max_steps_in_flight=_flight),
+)
 configurations = st.one_of(
     crowded,
+    in_flight,
     spread,
     sharing,
     chunked,

@@ -26,17 +26,17 @@ CONSTANTS = {
     "TOKEN_BUDGET": 5,
     "MAX_RUNNING": 2,
     "WATERMARK": 1,
-    "MAX_DRAFTS": 2,
     "LOOKAHEAD": 1,
     "ENCODER_SLOTS": 3,
     "ENCODER_BUDGET": 2,
 }
 INSTANCES = {"request": 3, "fence": 2, "item": 2}
+DRAFTS = (2, 0)  # Some rows happen only with draft tokens, and some only without.
 
 # What rows are asked for: numbers that they take and, next to those, numbers that they refuse.
 NUMBERS = {
     "prompt": (0, 1, 3, 5),
-    "max_tokens": (0, 1, 3),
+    "max_tokens": (0, 1, 2, 3),
     "most": (2, 5, 7, 9),
     "shared": (-1, 0, 0, 0, 1),
     "wanted": (0, 1, 2, 4),
@@ -50,17 +50,18 @@ NUMBERS = {
 }
 
 # How many random runs are made, how many steps each goes on, and how many of those runs one that
-# led to a rare row is worth.
+# led to a rare row is worth; all that once for each seed, so that no row hangs on one chance.
 RUNS, STEPS, PATIENCE = 500, 8, 30
+SEEDS = range(2)
 
 Call = tuple[str, tuple[int, ...]]
 
 
-def new_state() -> State:
+def new_state(drafts: int = DRAFTS[0]) -> State:
     """Return the core's initial state, of the size that the interpreter has."""
-    configuration = Configuration(**{name.lower(): value for name, value in CONSTANTS.items()})
+    constants = {name.lower(): value for name, value in CONSTANTS.items()}
     return State(
-        configuration,
+        Configuration(**constants, max_drafts=drafts),
         requests=INSTANCES["request"],
         fences=INSTANCES["fence"],
         items=INSTANCES["item"],
@@ -68,19 +69,19 @@ def new_state() -> State:
 
 
 @cache
-def interpreter() -> Simulator:
-    """Return the one interpreter, so that each row is compiled once."""
-    return Simulator(SCHEDULER, CONSTANTS, INSTANCES)
+def interpreter(drafts: int) -> Simulator:
+    """Return the one interpreter with so many draft tokens, so that each row is compiled once."""
+    return Simulator(SCHEDULER, {**CONSTANTS, "MAX_DRAFTS": drafts}, INSTANCES)
 
 
-INITIAL = interpreter().snapshot()
+INITIAL = interpreter(DRAFTS[0]).snapshot()
 REFERENCE = [row.name for row in SCHEDULER.transitions if row.breaks]
 
 
 @cache
-def all_moves(row: str) -> tuple[Move, ...]:
+def all_moves(row: str, drafts: int) -> tuple[Move, ...]:
     """Return a row with every choice of instances and flags, and of numbers from `NUMBERS`."""
-    simulator, choices = interpreter(), []
+    simulator, choices = interpreter(drafts), []
     for parameter in SCHEDULER.transition[row].parameters:
         if isinstance(parameter, Index):
             choices.append(tuple(simulator.layout.numbers[parameter.role]))
@@ -91,49 +92,60 @@ def all_moves(row: str) -> tuple[Move, ...]:
 
 
 @cache
-def enabled(state: tuple[int, ...]) -> tuple[tuple[Move, ...], ...]:
+def enabled(state: tuple[int, ...], drafts: int) -> tuple[tuple[Move, ...], ...]:
     """Return, for each row that can happen, all ways in which it can."""
     found = (
-        tuple(m for m in all_moves(row) if m.is_enabled(state)) for row in SCHEDULER.transition
+        tuple(m for m in all_moves(row, drafts) if m.is_enabled(state))
+        for row in SCHEDULER.transition
     )
     return tuple(moves for moves in found if moves)
-
-
-def ways_on(state: tuple[int, ...], *, safe: bool) -> list[tuple[Move, ...]]:
-    """Return the same for safe runs, or for all of them."""
-    return [moves for moves in enabled(state) if not (safe and moves[0].row in REFERENCE)]
 
 
 @frozen
 class Run:
     """Calls that are accepted one after the other, and the state that the model is in then."""
 
-    calls: tuple[Call, ...]
-    model: tuple[int, ...]
+    drafts: int
+    calls: tuple[Call, ...] = ()
+    model: tuple[int, ...] = INITIAL
 
     def after(self, move: Move) -> Run:
         """Return the run with one more step."""
-        return Run((*self.calls, (move.row, move.arguments)), move.applied(self.model))
+        return Run(self.drafts, (*self.calls, (move.row, move.arguments)), move.applied(self.model))
+
+    def ways_on(self, *, safe: bool) -> list[tuple[Move, ...]]:
+        """Return, for each row that can happen next, all ways; safe ones use no reference row."""
+        ways = enabled(self.model, self.drafts)
+        return [moves for moves in ways if not (safe and moves[0].row in REFERENCE)]
 
 
 @cache
 def prepared(*, safe: bool = False) -> dict[str, list[Run]]:
-    """Return, for each row, runs after which it can happen; `safe` ones use no reference row.
+    """Return, for each row, runs after which it can happen; `safe` ones use no reference row."""
+    found: dict[str, list[Run]] = {row: [] for row in SCHEDULER.transition}
+    for drafts, seed in product(DRAFTS, SEEDS):
+        for row, runs in _random_runs(drafts, seed, safe=safe).items():
+            found[row] += runs
+    return found
+
+
+def _random_runs(drafts: int, seed: int, *, safe: bool) -> dict[str, list[Run]]:
+    """Return the same with so many draft tokens, as chance has it.
 
     Runs go on from where the rows that few runs lead to can happen, so that what comes after those
     is reached as well.
     """
-    chance, tries = Random(0), Counter[str]()
+    chance, tries = Random(seed), Counter[str]()
     found: dict[str, list[Run]] = {row: [] for row in SCHEDULER.transition}
-    run = Run((), INITIAL)
+    run = Run(drafts)
     for number in range(RUNS * STEPS):
         if number % STEPS == 0 and number:
             reached = [row for row, runs in found.items() if runs]
             rarest = min(reached, key=lambda row: len(found[row]) + PATIENCE * tries[row])
             tries[rarest] += 1
             run = chance.choice(found[rarest])
-        run = run.after(chance.choice(chance.choice(ways_on(run.model, safe=safe))))
-        for moves in ways_on(run.model, safe=safe):
+        run = run.after(chance.choice(chance.choice(run.ways_on(safe=safe))))
+        for moves in run.ways_on(safe=safe):
             found[moves[0].row].append(run)
     return found
 
@@ -141,13 +153,14 @@ def prepared(*, safe: bool = False) -> dict[str, list[Run]]:
 class Twins:
     """A core and an interpreter that take the same steps."""
 
-    def __init__(self, run: Run | None = None) -> None:
+    def __init__(self, run: Run = Run(DRAFTS[0])) -> None:
         """Take the steps of a run."""
-        self.core = new_state()
+        self.drafts = run.drafts
+        self.core = new_state(run.drafts)
         self.model = INITIAL
         self.history: list[Call] = []
-        for name, arguments in () if run is None else run.calls:
-            assert self.take(interpreter().move(name, arguments))
+        for name, arguments in run.calls:
+            assert self.take(interpreter(run.drafts).move(name, arguments))
 
     @classmethod
     def somewhere(cls, choices: Sequence[int], *, safe: bool = False) -> Twins:
@@ -157,7 +170,7 @@ class Twins:
         runs = rows[first % len(rows)]
         twins = cls(runs[second % len(runs)])
         for choice in others:
-            rows_on = ways_on(twins.model, safe=safe)
+            rows_on = twins.run.ways_on(safe=safe)
             moves = rows_on[choice % len(rows_on)]
             twins.take(moves[choice // len(rows_on) % len(moves)])
         return twins
@@ -168,10 +181,19 @@ class Twins:
         runs = prepared()[row]
         return cls(runs[choice % len(runs)])
 
+    @property
+    def run(self) -> Run:
+        """The steps taken so far."""
+        return Run(self.drafts, tuple(self.history), self.model)
+
+    def all_moves(self, row: str) -> tuple[Move, ...]:
+        """Return a row with all arguments there are, whether or not it can happen with them."""
+        return all_moves(row, self.drafts)
+
     def any_move(self, choice: int) -> Move:
         """Return one of all moves, whether or not it can happen."""
         names = list(SCHEDULER.transition)
-        moves = all_moves(names[choice % len(names)])
+        moves = self.all_moves(names[choice % len(names)])
         return moves[choice // len(names) % len(moves)]
 
     def take(self, move: Move) -> bool:
@@ -183,14 +205,14 @@ class Twins:
 
     def copy(self) -> State:
         """Return another core in the same state, by the same steps."""
-        core = new_state()
+        core = new_state(self.drafts)
         for call in self.history:
             assert apply(core, call)
         return core
 
     def differences(self) -> list[str]:
         """Return the cells that hold something else in the core than in the interpreter."""
-        layout = interpreter().layout
+        layout = interpreter(self.drafts).layout
         return [
             f"{layout.names[slot]} is {read(self.core, name, numbers)}, not {self.model[slot]}"
             for (name, numbers), slot in layout.slots.items()
@@ -252,7 +274,6 @@ class Tools:
     INSTANCES = INSTANCES
     REFERENCE = REFERENCE
     prepared = staticmethod(prepared)
-    all_moves = staticmethod(all_moves)
     new_state = staticmethod(new_state)
     interpreter = staticmethod(interpreter)
     apply = staticmethod(apply)

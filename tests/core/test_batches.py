@@ -18,10 +18,10 @@ BATCHED = [row.name for row in SCHEDULER.transitions if row.batched]
 NUMBERS = st.integers(0, 10**6)
 
 
-def positions(tools: Any, twins: Any, name: str, picks: list[int]) -> list[tuple[int, ...]]:
+def positions(twins: Any, name: str, picks: list[int]) -> list[tuple[int, ...]]:
     """Return arguments for each position: mostly what can happen after the positions before it."""
     model, found = twins.model, []
-    moves = tools.all_moves(name)
+    moves = twins.all_moves(name)
     for pick in picks:
         possible = [move for move in moves if move.is_enabled(model)] if pick % 8 else []
         move = (possible or moves)[pick // 8 % len(possible or moves)]
@@ -44,7 +44,7 @@ def arrays(name: str, calls: list[tuple[int, ...]]) -> list[np.ndarray]:
 def test_batch_equals_its_row_in_turn(tools: Any, name: str, choice: int, picks: list[int]) -> None:
     """The batch is accepted exactly if each position is in turn, and then leaves the same state."""
     twins = tools.Twins.ready_for(name, choice)
-    calls = positions(tools, twins, name, picks)
+    calls = positions(twins, name, picks)
     before, one_by_one = tools.snapshot(twins.core), twins.copy()
     accepts = all(tools.apply(one_by_one, (name, call)) for call in calls)
 
@@ -59,7 +59,7 @@ def test_batch_of_any_arguments_is_all_or_nothing(
 ) -> None:
     """Arguments that nothing vouches for are refused, or do what they do one by one."""
     twins = tools.Twins.ready_for(name, choice)
-    moves = tools.all_moves(name)
+    moves = twins.all_moves(name)
     calls = [moves[pick % len(moves)].arguments for pick in picks]
     before, one_by_one = tools.snapshot(twins.core), twins.copy()
     accepts = all(tools.apply(one_by_one, (name, call)) for call in calls)
@@ -86,9 +86,9 @@ def test_drain_equals_draining_from_the_end(tools: Any, choice: int, fence: int)
     assert tools.snapshot(twins.core) == (tools.snapshot(one_by_one) if accepts else before)
 
 
-def two_running(tools: Any) -> State:
+def two_running(tools: Any, drafts: int = 2) -> State:
     """Return a state in which two requests run."""
-    core: State = tools.new_state()
+    core: State = tools.new_state(drafts)
     assert rows.arrive(core, 0, 3, 3, 6)
     assert rows.arrive(core, 1, 1, 2, 2)
     assert rows.begin(core, throttled=False)
@@ -99,11 +99,12 @@ def two_running(tools: Any) -> State:
 
 def test_one_step_in_batches(tools: Any) -> None:
     """Two requests grow, one of them twice, are scheduled, and have their samples accepted."""
-    core = two_running(tools)
+    core = two_running(tools, drafts=0)
 
     assert batches.grow(core, np.array([0, 1, 0]), np.array([3, 1, 2]))
     assert batches.schedule(core, np.array([1, 0]), np.array([1, 3]))
     assert rows.dispatch(core)
+    assert rows.come_back(core)
     assert batches.accept_one(core, np.array([0, 1]), np.array([False, True]))
 
     assert tools.entries(core, "block_table", 0) == [3, 2]
@@ -120,6 +121,7 @@ def test_drafts_in_batches(tools: Any) -> None:
     assert batches.grow(core, np.array([0, 0, 1]), np.array([3, 2, 1]))
     assert batches.schedule(core, both, np.array([3, 1]))
     assert rows.dispatch(core)
+    assert rows.come_back(core)
     assert batches.accept(core, both, np.array([1, 1]), np.array([False, True]))
     assert batches.publish(core, np.array([0]), np.array([0]), np.array([3]), np.array([7]))
     assert rows.finish_stopped(core, 1, 0)
@@ -131,6 +133,7 @@ def test_drafts_in_batches(tools: Any) -> None:
     assert batches.grow(core, np.array([0, 0]), np.array([4, 1]))
     assert batches.schedule(core, np.array([0]), np.array([3]))
     assert rows.dispatch(core)
+    assert rows.come_back(core)
     assert batches.accept(core, np.array([0]), np.array([2]), np.array([False]))
 
     assert core.request.known.tolist() == [6, 2, 0]

@@ -31,7 +31,7 @@ def broken_in_core(core: State) -> set[str]:
 
 def broken_in_interpreter(tools: Any, core: State) -> set[str]:
     """Return the names of those that the interpreter says are false of the same state."""
-    interpreter = tools.interpreter()
+    interpreter = tools.interpreter(core.max_drafts)
     layout, state = interpreter.layout, list(interpreter.snapshot())
     for (name, numbers), slot in layout.slots.items():
         if name in STORED:

@@ -42,7 +42,8 @@ def test_every_row_happens_in_the_runs_of_these_tests(tools: Any) -> None:
     """The random runs of this folder lead to each row often, so that none is compared in vain."""
     assert {row for row, runs in tools.prepared().items() if len(runs) < 25} == set()
     safe = {row for row, runs in tools.prepared(safe=True).items() if len(runs) >= 25}
-    assert safe == set(SCHEDULER.transition) - set(tools.REFERENCE)
+    late = {"accept_late"}  # It breaks nothing, but only what the reference does leads to it.
+    assert safe == set(SCHEDULER.transition) - set(tools.REFERENCE) - late
 
 
 @pytest.mark.parametrize("name", SCHEDULER.transition)
@@ -50,13 +51,13 @@ def test_each_row_agrees_with_the_interpreter_where_it_can_happen(tools: Any, na
     """Where a row can happen, with all arguments, core and interpreter do the same."""
     for choice in range(5):
         twins = tools.Twins.ready_for(name, choice * 7919)
-        for move in tools.all_moves(name):
+        for move in twins.all_moves(name):
             core, accepts = twins.copy(), move.is_enabled(twins.model)
             before = tools.snapshot(core)
 
             assert tools.apply(core, (move.row, move.arguments)) is accepts
             if accepts:
-                after = tools.Twins(tools.Run(tuple(twins.history), twins.model).after(move))
+                after = tools.Twins(twins.run.after(move))
                 assert after.differences() == []
             else:
                 assert tools.snapshot(core) == before
@@ -112,7 +113,7 @@ def test_values_stay_plain(tools: Any) -> None:
     for name in SCHEDULER.transition:
         twins = tools.Twins.ready_for(name, 0)
         core = twins.core
-        move = next(move for move in tools.all_moves(name) if move.is_enabled(twins.model))
+        move = next(move for move in twins.all_moves(name) if move.is_enabled(twins.model))
         assert twins.take(move)
         singles = (core.pool, core.step)
         values = {n: getattr(item, n) for item in singles for n in type(item).__slots__}

@@ -75,7 +75,7 @@ def test_state_has_no_other_variables() -> None:
 
 def test_reserve_keeps_values(tools: Any) -> None:
     """A larger state holds what it held, and new rows are as at the start."""
-    twins = tools.Twins.ready_for("discard", 0)
+    twins = tools.Twins.ready_for("process", 0)
     core, before = twins.core, tools.snapshot(twins.core)
 
     core.request.reserve(8)

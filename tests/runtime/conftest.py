@@ -54,6 +54,7 @@ def take_snapshot(scheduler: Scheduler) -> Snapshot:
         "running": books.running.rows.tolist(),
         "fences": (list(books.fences._used), list(books.fences._vacant)),
         "dropped until": books.dropped_until,
+        "untold": dict(books.untold),
         "prefix cache": deepcopy(books.prefix._rows) if books.prefix else None,
         "prefix index": list(books.prefix.index) if books.prefix else None,
         "encoder": deepcopy(books.encoder._rows) if books.encoder else None,

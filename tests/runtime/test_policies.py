@@ -264,6 +264,25 @@ def test_no_policy_breaks_an_invariant(
     assert loop.is_empty()
 
 
+def test_workers_learn_of_blocks_of_a_step_that_was_given_up(new_loop: Any) -> None:
+    """A block that a request took in a step that a policy spoilt is told with its next token."""
+    answers = [-1]
+
+    def choose_victim(running: RunningView) -> int:
+        return answers.pop() if answers else int(running.rows[-1])
+
+    loop = new_loop(num_blocks=6, block_size=1, choose_victim=choose_victim)
+    loop.add("a", [1], 4)
+    loop.add("b", [2], 4)
+    told = [block for output in loop.steps(2) for block in output.new_block_ids["a"]]
+    with pytest.raises(CallerError, match="choose_victim returned -1"):
+        loop.scheduler.schedule()  # a took the last block, and b had none
+    output = loop.step()
+
+    assert output.num_scheduled_tokens == {"a": 1}
+    assert loop.scheduler.block_ids("a") == told + output.new_block_ids["a"]
+
+
 @settings(max_examples=60)
 @given(requests=REQUESTS, numbers=st.lists(st.integers(0, 20), max_size=60))
 def test_random_policies_change_no_output(

@@ -10,6 +10,7 @@ import attrs
 import pytest
 from attrs import evolve
 
+from kvproof.core import Status
 from kvproof.runtime import (
     EncoderItem,
     Request,
@@ -18,7 +19,9 @@ from kvproof.runtime import (
     SchedulerConfig,
     StepOutput,
 )
+from kvproof.runtime.connector import TransferReport
 from kvproof.runtime.profile import Profile
+from kvproof.verify.recorded_connector import RecordedConnector, RemoteKV
 
 RULES = [field.name for field in attrs.fields(Profile) if field.name != "name"]
 TOKEN = 7
@@ -161,6 +164,98 @@ def test_drops_half_read_repeats(drops: bool, encoded: list[dict[str, list[int]]
     target.add_request(Request("A", range(5), 1, mm_features=shown_twice))
 
     assert [step(target).scheduled_encoder_inputs for _ in range(3)] == encoded
+
+
+def loading(
+    rules: dict[str, Any], num_blocks: int, remote: dict[str, RemoteKV], **limits: Any
+) -> Scheduler:
+    """Return the same with a connector that offers what a test says, once."""
+    sizes = {"block_size": 4, "max_model_len": 4 * (num_blocks - 1)} | limits
+    profile = evolve(Profile(), **rules)
+    config = SchedulerConfig(num_blocks=num_blocks, profile=profile, **sizes)
+    return Scheduler(config, connector=RecordedConnector(remote))
+
+
+def ended(target: Scheduler, **report: Any) -> StepOutput:
+    """Do one step with which the connector reports something."""
+    output = target.schedule()
+    samples = dict.fromkeys(output.sampled_req_ids, TOKEN)
+    target.update(output, samples, TransferReport(**report))
+    return output
+
+
+@pytest.mark.parametrize(("at_once", "preempted"), [(True, ["b"]), (False, [])])
+@pytest.mark.rule("10", "vllm#49674")
+def test_preempts_in_flight(at_once: bool, preempted: list[str]) -> None:
+    """A victim is preempted though that frees nothing, or left out until it does (vllm#49674)."""
+    target = scheduler({"preempts_in_flight": at_once}, num_blocks=5, max_steps_in_flight=2)
+    target.add_request(request("a", 8, max_tokens=8))
+    target.add_request(request("b", 8, max_tokens=8))
+    first = target.schedule()
+
+    second = target.schedule()
+    assert sorted(second.preempted_req_ids) == preempted
+    assert second.req_ids == []
+    target.update(first, dict.fromkeys(first.sampled_req_ids, TOKEN))
+    target.update(second, ())
+    third = target.schedule()
+    assert (third.req_ids, third.preempted_req_ids) == (["a"], frozenset({"b"} - set(preempted)))
+
+
+@pytest.mark.parametrize(("early", "free"), [(True, 4), (False, 2)])
+@pytest.mark.rule("10", "vllm#45357")
+def test_reuses_in_flight(early: bool, free: int) -> None:
+    """Blocks that a step in flight writes are free at once, or when it is back (vllm#45357)."""
+    target = scheduler({"reuses_in_flight": early}, num_blocks=5, max_steps_in_flight=2)
+    target.add_request(request("a", 8))
+    output = target.schedule()
+    target.abort("a")
+
+    assert target.statistics().num_free_blocks == free
+    target.update(output, [TOKEN])
+    assert target.statistics().num_free_blocks == 4
+
+
+@pytest.mark.parametrize(("late", "served"), [(True, []), (False, ["low"])])
+@pytest.mark.rule("9", "vllm#45406", "vllm#57841")
+def test_promotes_at_scan(late: bool, served: list[str]) -> None:
+    """Behind a head that does not fit nobody sees that a load ended (vllm#45406, vllm#57841)."""
+    remote = {"low": RemoteKV(tokens=8), "high": RemoteKV()}
+    target = loading({"promotes_at_scan": late}, 9, remote, policy="priority")
+    target.add_request(request("low", 24, priority=2))
+    ended(target)
+    target.add_request(request("high", 28, priority=1))
+    ended(target, received=["low"])
+
+    assert step(target).req_ids == served
+
+
+@pytest.mark.parametrize(("reserves", "loads"), [(True, 2), (False, 1)])
+@pytest.mark.rule("9", "vllm#48433", "vllm#45388")
+def test_reserves_for_prefills_only(reserves: bool, loads: int) -> None:
+    """Loads are admitted whose requests do not fit together, or one at a time (vllm#48433)."""
+    remote = {"a": RemoteKV(tokens=12), "b": RemoteKV(tokens=8)}
+    target = loading({"reserves_for_prefills_only": reserves}, 11, remote)
+    target.add_request(request("a", 32))
+    target.add_request(request("b", 24))
+    ended(target)
+
+    assert sum(target.status(name) is Status.WAITING_FOR_REMOTE_KVS for name in "ab") == loads
+
+
+@pytest.mark.parametrize(("in_place", "status"), [(True, Status.RUNNING), (False, Status.WAITING)])
+@pytest.mark.rule("9")
+def test_recomputes_in_place(in_place: bool, status: Status) -> None:
+    """A request whose synchronous load failed goes on in published blocks, or starts over.
+
+    What others find there is shown by the recordings `demo-bad-poison-load`.
+    """
+    remote = {"a": RemoteKV(tokens=8, asynchronous=False)}
+    target = loading({"recomputes_in_place": in_place}, 9, remote, enable_prefix_caching=True)
+    target.add_request(request("a", 10))
+    ended(target, failed_blocks=[1])
+
+    assert (target.status("a"), target.num_computed_tokens("a")) == (status, 0)
 
 
 # --- The class and its documentation --------------------------------------------------------------

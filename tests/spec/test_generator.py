@@ -25,6 +25,7 @@ from kvproof.spec.expression import (
     count_if,
     every,
     implies,
+    larger,
     no,
     total,
 )
@@ -288,7 +289,7 @@ def test_row_about_every_instance_works_on_columns() -> None:
         "close",
         "The day ends.",
         "house rules",
-        guard=(total(x, mood[x] == HERE) == 0, total(y, no(new[y])) >= 1),
+        guard=(total(x, mood[x] == HERE) == 0, total(y, uses[y]) >= 1),
         effect=(
             every(y, uses[y].becomes(uses[y] + count_if(no(new[y])))),
             every(y, new[y].becomes(value=False)),
@@ -305,7 +306,7 @@ def test_row_about_every_instance_works_on_columns() -> None:
             Rule: house rules.
             """
             reader, book, desk = state.reader, state.book, state.desk
-            if not ((reader.mood == _HERE).sum() == 0 and (~book.new[1:]).sum() >= 1):
+            if not (np.count_nonzero(reader.mood == _HERE) == 0 and book.uses[1:].sum() >= 1):
                 return False
             book.uses[1:] += ~book.new[1:]
             book.new[1:] = False
@@ -323,7 +324,7 @@ def test_row_about_every_instance_works_on_columns() -> None:
         (no(trusted[r]), "if reader.trusted[r]:"),
         (fines[r] < 2, "if not reader.fines[r] < 2:"),
         (fines[r] <= 2, "if reader.fines[r] > 2:"),
-        (total(x, mood[x] == HERE) >= 1, "if (reader.mood == _HERE).sum() < 1:"),
+        (total(x, mood[x] == HERE) >= 1, "if np.count_nonzero(reader.mood == _HERE) < 1:"),
         (implies(trusted[r], fines[r] == 0), "if not (not reader.trusted[r] or"),
     ],
 )
@@ -352,6 +353,55 @@ def test_comparison_that_two_effects_need_is_worked_out_once() -> None:
 
     assert text.count("reader.fines >= ONE") == 1
     assert "reader.fines += part_1" in text
+
+
+def test_larger_of_two_numbers_is_one_call() -> None:
+    """The larger of two numbers is `max` of one instance, and `np.maximum` of whole columns."""
+    row = Transition(
+        "round_up",
+        "A reader owes at least a fee, and everybody more than they have taken.",
+        "house rules",
+        parameters=(r, fee),
+        guard=(larger(fines[r], fee) <= COPIES,),
+        effect=(
+            left[desk].becomes(larger(left[desk], fee)),
+            every(x, fines[x].becomes(larger(fines[x], taken[x] + 1))),
+        ),
+    )
+
+    text = scalar(row)
+
+    assert "if max(reader.fines[r], fee) > state.copies:" in text
+    assert "desk.left = max(desk.left, fee)" in text
+    assert "np.maximum(reader.fines, reader.taken + ONE)" in text
+
+
+def test_long_count_is_named_before_the_guard() -> None:
+    """A count that asks several things of each instance gets a name, one question a line."""
+    row = Transition(
+        "lock_up",
+        "The door is locked when nobody reads who owes something and is not trusted.",
+        "house rules",
+        guard=(total(x, all_of(mood[x] == HERE, fines[x] >= 1, no(trusted[x]))) == 0,),
+        effect=(left[desk].becomes(0),),
+    )
+
+    assert scalar(row) == expected(
+        '''
+        def lock_up(state: State) -> bool:
+            """The door is locked when nobody reads who owes something and is not trusted.
+
+            Rule: house rules.
+            """
+            reader, desk = state.reader, state.desk
+            counted = (reader.mood == _HERE) & (reader.fines >= ONE) & ~reader.trusted
+            part_1 = np.count_nonzero(counted)
+            if part_1 != 0:
+                return False
+            desk.left = 0
+            return True
+        '''
+    )
 
 
 # --- Batch forms ----------------------------------------------------------------------------------
@@ -404,6 +454,23 @@ def test_batch_form_counts_what_must_be_zero_or_false() -> None:
 
     assert "if not (nowhere(reader.fines[r]) and nowhere(reader.trusted[r])):" in text
     assert "accepted" not in text
+
+
+def test_batch_form_asks_nothing_of_positions_that_a_single_thing_excuses() -> None:
+    """A conjunct with an excuse that concerns no position is worked out only without the excuse."""
+    row = Transition(
+        "lend_out",
+        "A reader who has books may owe something as long as no book is lent.",
+        "house rules",
+        parameters=(r,),
+        guard=(taken[r] >= 1, any_of(lent[desk] == 0, fines[r] < 2)),
+        effect=(trusted[r].becomes(value=True),),
+        batched=True,
+    )
+
+    text = batch(row)
+
+    assert "if desk.lent != 0:\n        accepted &= " in text
 
 
 def test_drain_form_takes_a_whole_list() -> None:

@@ -70,10 +70,12 @@ def test_the_scheduler_starts_with_every_invariant() -> None:
         ("admit", 4, "admit keeps admission_fits"),
         ("admit_chunk", 5, "admit_chunk keeps admission_starts"),
         ("preempt", 3, "preempt keeps preemption_pays"),
-        ("preempt", 4, "preempt keeps preemption_pays_at_once"),
+        ("preempt", 9, "preempt keeps preemption_pays_at_once"),
         ("propose", 1, "propose keeps tokens_in_order"),
-        ("accept", 0, "accept keeps owed_minimum"),
-        ("accept_one", 0, "accept_one keeps owed_minimum"),
+        ("accept", 0, "accept keeps table_is_no_longer_than_needed"),
+        ("accept", 6, "accept keeps table_covers_tokens"),
+        ("accept_one", 0, "accept_one keeps sample_is_wanted"),
+        ("accept_one", 3, "accept_one keeps decoding_has_computed"),
         ("grow", 0, "grow keeps free_is_counted"),
         ("share", 0, "share keeps shared_is_published"),
         ("share", 4, "share keeps published_is_known"),
@@ -83,7 +85,10 @@ def test_the_scheduler_starts_with_every_invariant() -> None:
         ("publish", 4, "publish keeps published_is_known"),
         ("publish_early", 3, "publish_early keeps published_is_known"),
         ("forget", 0, "forget keeps shared_is_published"),
-        ("park_session", 0, "park_session keeps waiting_starts_over"),
+        pytest.param(
+            *("park_session", 0, "park_session keeps parks_for_a_reason"),
+            marks=pytest.mark.xfail(reason="no invariant says why a session is parked"),
+        ),
         ("encode", 1, "encode keeps used_slots_are_counted"),
         ("encode", 3, "encode keeps encoder_free_minimum"),
         ("unencode", 0, "unencode keeps encoder_budget_is_of_a_step"),
@@ -96,6 +101,10 @@ def test_the_scheduler_starts_with_every_invariant() -> None:
         ("schedule", 3, "schedule keeps budget_left_minimum"),
         ("schedule", 5, "schedule keeps table_covers_tokens"),
         ("schedule", 6, "schedule keeps deferring_step_has_no_prefill"),
+        ("schedule", 7, "schedule keeps scheduled_is_wanted"),
+        ("come_back", 0, "come_back keeps frames_in_flight"),
+        ("process", 1, "process keeps sample_is_in_flight"),
+        ("withdraw", 1, "withdraw keeps closed_step_is_empty"),
         ("dispatch", 1, "dispatch keeps hits_counted_on_are_shared"),
     ],
 )
@@ -111,7 +120,9 @@ def test_a_dropped_guard_breaks_an_invariant(row: str, guard: int, broken: str) 
         ("grow", 3, "grow keeps conservation"),
         ("share", 2, "share keeps referenced_is_counted"),
         ("share", 5, "share keeps entries_are_unique"),
-        ("accept", 3, "accept keeps drafts_are_tried_once"),
+        ("accept", 2, "accept keeps drafts_are_tried_once"),
+        ("dispatch", 3, "dispatch keeps tokens_in_order"),
+        ("park_session", 11, "park_session keeps stale_is_in_flight"),
         ("release", 1, "release keeps idle_slots_are_counted"),
         ("park_session", 7, "park_session keeps released_is_behind"),
         ("drain", 2, "drain keeps references_are_exact"),
@@ -131,13 +142,13 @@ def test_a_dropped_effect_breaks_an_invariant(row: str, effect: int, broken: str
 )
 def test_a_row_of_the_reference_differs_where_it_says(row: str, invariant: str) -> None:
     """A row that lists an invariant breaks it; one that does not list it is refuted by it."""
-    declared = SCHEDULER.complete_transitions[row]
-    (broken,) = [r for r in check_row(SCHEDULER, declared) if r.method is Method.DIFFERENCE]
+    declared = SCHEDULER.transition[row]
+    others = tuple(name for name in declared.breaks if name != invariant)
+    results = check_row(SCHEDULER, SCHEDULER.complete_transitions[row])
+    broken = {r.name: r.verdict for r in results if r.method is Method.DIFFERENCE}
 
-    assert (broken.name, broken.verdict) == (f"{row} breaks {invariant}", Verdict.PROVED)
-    assert failures_of(evolve(SCHEDULER.transition[row], breaks=()), SCHEDULER) == [
-        f"{row} keeps {invariant}"
-    ]
+    assert broken == {f"{row} breaks {name}": Verdict.PROVED for name in declared.breaks}
+    assert failures_of(evolve(declared, breaks=others), SCHEDULER) == [f"{row} keeps {invariant}"]
 
 
 @pytest.mark.parametrize(

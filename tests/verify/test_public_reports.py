@@ -37,8 +37,8 @@ def broken_by(row: Transition) -> list[str]:
     ("fault", "claim"),
     [
         pytest.param(
-            "retire without guard owed[r] == 0",
-            "absent_is_blank",
+            "retire without guard last_frame[r] <= processed[step]",
+            "waiting_starts_over",
             marks=pytest.mark.rule("vllm#6586"),
         ),
         pytest.param(
@@ -93,12 +93,14 @@ def broken_by(row: Transition) -> list[str]:
             marks=pytest.mark.rule("14", "vllm#31857"),
         ),
         pytest.param(
-            "abort without effect until[e] := last_frame[r]",
+            "abort without effect until[e] := (last_frame[r] if last_frame[r] <= returned[step]"
+            " else issued[step] - [is_open[step]])",
             "touched_is_protected",
-            marks=pytest.mark.rule("15", "vllm#32255"),
+            marks=pytest.mark.rule("10", "15", "vllm#32255"),
         ),
         pytest.param(
-            "release without guard owed[r] == 0",
+            "release without guard end <= computed[r] and last_frame[r] <= returned[step]"
+            " or decoding[r] and end < known[r]",
             "released_is_behind",
             marks=pytest.mark.rule("14", "vllm#38551"),
         ),
@@ -124,9 +126,9 @@ def broken_by(row: Transition) -> list[str]:
             marks=pytest.mark.rule("vllm#44773"),
         ),
         pytest.param(
-            "drain without guard until[e] <= processed[step]",
+            "drain without guard until[e] <= returned[step]",
             "touched_is_protected",
-            marks=pytest.mark.rule("vllm#45357"),
+            marks=pytest.mark.rule("10", "vllm#45357"),
         ),
         pytest.param(
             "preempt without guard last_frame[victim] <= processed[step]",
@@ -186,7 +188,7 @@ def broken_by(row: Transition) -> list[str]:
         ),
         pytest.param(
             "share without guard computed[r] + BLOCK_SIZE < known[r]",
-            "complete_has_its_table",
+            "sample_is_in_flight",
             marks=pytest.mark.rule("6", "lmc#2327"),
         ),
         pytest.param(
@@ -201,8 +203,24 @@ def broken_by(row: Transition) -> list[str]:
         ),
         pytest.param(
             "accept without guard count <= computed[r] - known[r] + 1",
-            "owed_minimum",
+            "table_covers_tokens",
             marks=pytest.mark.rule("13"),
+        ),
+        pytest.param(
+            "schedule without guard max(known[r], computed[r] + 1) < limit[r]",
+            "scheduled_is_wanted",
+            marks=pytest.mark.rule("11"),
+        ),
+        pytest.param(
+            "park_session without effect stale[r] := last_frame[r]",
+            "waiting_starts_over",
+            marks=pytest.mark.rule("11"),
+        ),
+        pytest.param(
+            "process without guard total(request x: [status[x] == RUNNING and"
+            " computed[x] >= known[x] and last_frame[x] <= processed[step] + 1]) == 0",
+            "sample_is_in_flight",
+            marks=pytest.mark.rule("11"),
         ),
     ],
 )

@@ -229,19 +229,6 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
         read_recording(path)
 
 
-@pytest.mark.parametrize(
-    ("field", "message"),
-    [
-        ("connector", "connector is true, but remote KV loads are not replayed yet"),
-        ("async_scheduling", "async_scheduling is true, but several steps in flight are not"),
-    ],
-)
-def test_features_that_are_not_here_are_refused(tmp_path: Path, field: str, message: str) -> None:
-    """What the replay does not do is refused before a step is read, and never left out."""
-    with pytest.raises(RecordingError, match=message):
-        read_header(changed(tmp_path, _set(0, "config", field, value=True)))
-
-
 def test_a_recording_that_froze_need_not_drain(tmp_path: Path) -> None:
     """With another verdict than "drained" the last step may leave requests behind."""
 

@@ -343,9 +343,31 @@ def test_the_safe_rules_end_alike(file: Path) -> None:
     assert outcome.refused == {}
     kept = {a.request.request_id for a in recording.header.workload if not a.is_aborted}
     recorded = recorded_outcome(recording)
-    assert {name: outcome.tokens[name] for name in kept} == {
-        name: recorded.tokens[name] for name in kept
+    assert kept <= set(outcome.ended)
+    alike = {name for name in kept if recorded.ended.get(name, "error") != "error"}
+    assert {name: outcome.tokens[name] for name in alike} == {
+        name: recorded.tokens[name] for name in alike
     }
+
+
+@pytest.mark.rule("9")
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("demo-bad-strand-fcfs", "end"),
+        ("demo-bad-strand-priority", "end"),
+        ("conn-05465", "end"),
+        ("demo-bad-poison-load", "KV of R"),
+        ("demo-bad-poison-priority", "KV of A"),
+        ("asyncconn-05495", "KV of r2"),
+    ],
+)
+def test_the_faults_of_the_reference_are_found(name: str, what: str) -> None:
+    """Under vLLM's rules the same workloads freeze, or bring tokens of KV that nobody wrote."""
+    found = drained(named(name), VLLM)
+
+    assert found is not None
+    assert found.what == what
 
 
 def test_other_rules_have_outcomes_too() -> None:

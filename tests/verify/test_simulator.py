@@ -78,7 +78,8 @@ def test_refusal_shows_members_by_name_and_sums_by_their_terms() -> None:
         run.admit(0, shared=0)
     run.schedule(0, tokens=3)
     run.dispatch()
-    with pytest.raises(Refused, match=r"owed\[0\] = 1, owed\[1\] = 0"):
+    run.come_back()
+    with pytest.raises(Refused, match=r"status\[0\] = RUNNING.*, status\[1\] = WAITING.*"):
         run.process()
 
 
@@ -100,7 +101,7 @@ def test_row_over_every_instance_reaches_all_of_them() -> None:
     run.schedule(1, tokens=1)
     run.dispatch()
     assert [run.value("computed", r) for r in (0, 1)] == [2, 1]
-    assert [run.value("owed", r) for r in (0, 1)] == [0, 1]
+    assert [run.value("last_frame", r) for r in (0, 1)] == [1, 1]
     assert [run.value("scheduled", r) for r in (0, 1)] == [0, 0]
 
 
@@ -190,8 +191,10 @@ def test_enabled_lists_the_arguments_that_are_allowed() -> None:
     assert list(run.enabled("drain")) == []
     run.schedule(0, tokens=3)
     run.dispatch()
+    assert list(run.enabled("accept")) == []
+    run.come_back()
     assert list(run.enabled("accept")) == [(0, 1, False), (0, 1, True)]
-    assert list(run.enabled("accept_one")) == [(0, False), (0, True)]
+    assert list(run.enabled("accept_one")) == []
 
 
 def test_violations_name_the_invariants_that_are_false() -> None:

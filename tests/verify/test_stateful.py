@@ -19,6 +19,7 @@ from kvproof.runtime import (
     SchedulerConfig,
     StepOutput,
 )
+from kvproof.runtime import accounting as accounting_module
 from kvproof.runtime import encoder_cache as encoder_cache_module
 from kvproof.runtime import running_pass as running_pass_module
 from kvproof.runtime import scheduler as scheduler_module
@@ -56,6 +57,10 @@ EVENTS = (
     "items encoded",
     "items evicted",
     "steps that defer prefills",
+    "steps ahead of others",
+    "tokens not known yet",
+    "samples dropped",
+    "steps that wait for a victim",
 )
 ABORTED = (
     "WAITING",
@@ -212,6 +217,31 @@ def hash_ignores_the_items(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BlockKeys, "of", blind)
 
 
+def blocks_come_back_early(patch: pytest.MonkeyPatch) -> None:
+    """Let a fence give its blocks back while a step in flight may still write them."""
+    init = Fences.__init__
+
+    def hasty(fences: Fences, *args: object, **options: object) -> None:
+        init(fences, *args, **options | {"early": True})  # type: ignore[arg-type]
+
+    patch.setattr(Fences, "__init__", hasty)
+
+
+def entry_is_released_ahead(patch: pytest.MonkeyPatch) -> None:
+    """Let an entry be given up for tokens that a step in flight is still to compute."""
+    patch.setattr(accounting_module, "_settled", lambda b, row: b.state.request.computed[row])
+
+
+def flying_victim_is_preempted(patch: pytest.MonkeyPatch) -> None:
+    """Let a victim be preempted although steps in flight touch its blocks."""
+    patch.setattr(Books, "is_in_flight", lambda books, row: False)
+
+
+def left_block_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Let nobody be told of a block that was taken in a step that its request had to leave."""
+    patch.setattr(running_pass_module, "leave_untold", lambda books, plan, row: None)
+
+
 def throttle_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """Let steps prefill that were asked to leave that for later."""
     begin = core_rows.begin
@@ -252,6 +282,10 @@ FAULTS: list[tuple[Plant, Configurations, type[Exception], str, bool]] = [
     (victim_leaves_an_entry, workload.encoding, Disagreement, "mm_hashes", False),
     (entry_is_never_released, workload.encoding, Disagreement, "output.num_scheduled", True),
     (half_read_repeat_is_dropped, workload.cramped, Disagreement, "mm_hashes", False),
+    (blocks_come_back_early, workload.in_flight, Disagreement, "fenced", False),
+    (entry_is_released_ahead, workload.in_flight, BrokenInvariant, "may not release", False),
+    (flying_victim_is_preempted, workload.in_flight, BrokenInvariant, "not be preempted", False),
+    (left_block_is_forgotten, workload.in_flight, Disagreement, "block_ids", False),
 ]
 
 
@@ -279,11 +313,12 @@ def test_machine_finds_nothing_and_reaches_everything() -> None:
     for configurations in (
         workload.configurations,
         workload.crowded,
+        workload.in_flight,
         workload.drafting,
         workload.encoding,
         workload.cramped,
     ):
-        counts += run_fuzz(max_examples=25, steps=30, seed=2, configurations=configurations)
+        counts += run_fuzz(max_examples=25, steps=30, seed=3, configurations=configurations)
 
     for name in ("add", "step", "run", "dispatch", "account", "abort", "grammar ready"):
         assert counts[f"call {name}"] >= 50, name
@@ -340,7 +375,7 @@ def test_publishing_before_content_is_written_is_found() -> None:
         run_fuzz(
             max_examples=600,
             steps=30,
-            seed=2,
+            seed=8,
             shrink=False,
             profile=profile,
             configurations=workload.chunked,
@@ -382,13 +417,13 @@ def crowded(keep_claims: bool) -> WatchedScheduler:
     watched.add(Request("b", [3, 4], 5))
     watched.add(Request("c", [5], 2, {8, 9}))
     for token in (0, 1, 2):
-        watched.dispatch()
+        watched.dispatch([token])
         watched.compute(tensors=token != 1)
-        watched.account([token], by_name=token == 0)
-    watched.dispatch()
+        watched.account(by_name=token == 0)
+    watched.dispatch([7])
     watched.abort(["b", "nobody"])
     watched.compute()
-    watched.account([7])
+    watched.account()
     watched.drain(0)
     watched.check_end()
     return watched
