@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from kvproof.cli.demo_choices import Place, Policy, check
+from kvproof.cli.demo_choices import Options, Place, Policy
 
 if TYPE_CHECKING:
     from kvproof.cli.demo_run import Run
@@ -82,32 +82,30 @@ def demo(
     """Run prompts in a large and in a small pool: 0 equal and clean, 1 not, 2 usage."""
     from kvproof.cli.demo_workload import Sampling, Workload
 
-    is_random = model_file is None
-    check(connector, faults, disaggregated, is_random, temperature)
-    console = Console()
+    is_random, console = model_file is None, Console()
+    options = Options(
+        connector, faults, kv_load_failure_policy, disaggregated, blocks, block_size, debug, seed
+    )
+    options.check(is_random, temperature)
     model = _model(model_file, device, seed)
     longest = max_tokens or (MAX_TOKENS_RANDOM if is_random else MAX_TOKENS)
     sampling = Sampling(longest, temperature, seed)
     workload = Workload.of(model, is_random, requests, sampling, shared_prefix=shared_prefix)
-    if disaggregated:
+    _run(console, workload, options)
+
+
+def _run(console: Console, workload: Workload, options: Options) -> None:
+    """Run the comparison that was asked for; it ends the command."""
+    if options.is_disaggregated:
         from kvproof.cli.demo_peers import compare_disaggregated
 
-        compare_disaggregated(console, workload, block_size)
-    elif connector is not None:
-        from kvproof.cli.demo_connectors import Options, compare
+        compare_disaggregated(console, workload, options.block_size)
+    if options.place is not None:
+        from kvproof.cli.demo_connectors import compare
 
-        options = Options(
-            place=connector,
-            has_faults=faults,
-            policy=kv_load_failure_policy,
-            blocks=blocks,
-            block_size=block_size,
-            debug=debug,
-            seed=seed,
-        )
         compare(console, workload, options)
-    else:
-        _compare(console, workload, *_runs(workload, blocks, block_size, debug))
+    runs = _runs(workload, options.blocks, options.block_size, options.debug)
+    _compare(console, workload, *runs)
 
 
 def _model(file: Path | None, device: Device, seed: int) -> Model:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from random import Random
+from typing import NoReturn
 
 import attrs
 import typer
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kvproof.cli.demo_aborts import Aborts
-from kvproof.cli.demo_choices import Place, Policy
+from kvproof.cli.demo_choices import Options, Place
 from kvproof.cli.demo_loads import LoadCounts
 from kvproof.cli.demo_run import Run
 from kvproof.cli.demo_verdict import faults, show
@@ -37,19 +38,6 @@ from kvproof.verify.torn_files import TornFiles
 FAULTS_PERCENT = 15
 
 
-@frozen(kw_only=True)
-class Options:
-    """What the command line says of the runs with a connector; `blocks` of None is for choosing."""
-
-    place: Place
-    has_faults: bool
-    policy: Policy
-    blocks: int | None
-    block_size: int
-    debug: bool
-    seed: int
-
-
 @frozen
 class Stage:
     """One run with a connector: its name, where the KV is, and what can be torn there."""
@@ -59,7 +47,7 @@ class Stage:
     folder: Path | None = None
 
 
-def compare(console: Console, workload: Workload, options: Options) -> None:
+def compare(console: Console, workload: Workload, options: Options) -> NoReturn:
     """Run the prompts without and with the connector; end with 1 if anything is wrong."""
     before = set(threading.enumerate())
     with ExitStack() as stack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import NoReturn
 
 import typer
 from rich.console import Console
@@ -34,7 +35,7 @@ def decode_with_peer(workload: Workload, block_size: int, stack: ExitStack) -> M
     return make
 
 
-def compare_disaggregated(console: Console, workload: Workload, block_size: int) -> None:
+def compare_disaggregated(console: Console, workload: Workload, block_size: int) -> NoReturn:
     """Run the prompts in two processes and in this one alone; end with 1 if they differ."""
     shared = _shared(workload, block_size)
     alone = disaggregated.generate_alone(shared)

@@ -14,7 +14,9 @@ from kvproof.cli.application import application
 from kvproof.cli.demo_aborts import Aborts
 from kvproof.cli.demo_loads import LoadCounts
 from kvproof.runtime.connectors.host_memory import HostMemoryConnector
+from kvproof.runtime.connectors.observed import ObservedLoad
 from kvproof.runtime.transfers import Transfers
+from kvproof.verify.connector_faults import ConnectorFaults
 
 SHORT = ("--requests", "8", "--max-tokens", "16")
 
@@ -93,6 +95,7 @@ def test_two_processes_sample_what_one_does() -> None:
 def test_a_scheduler_that_ignores_failures_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     """If nobody takes note of failed blocks the demo ends with 1 and says which slot it is."""
     monkeypatch.setattr(Transfers, "note_failures", lambda *_: [])
+    monkeypatch.setattr(ConnectorFaults, "all_kinds", lambda _: ConnectorFaults(failed=100))
 
     result = invoke("--connector", "folder", "--faults", "--max-tokens", "32")
 
@@ -153,8 +156,6 @@ def test_aborts_come_at_moments_of_the_seed() -> None:
 
 def test_each_load_is_counted_once() -> None:
     """Whatever a load brings, it has started and landed, failed or been lost."""
-    from kvproof.runtime.connectors.observed import ObservedLoad
-
     inner: Any = None
     counts = LoadCounts(inner, 4)
     load = ObservedLoad("a", (1, 2), 0, 8)
