@@ -17,7 +17,7 @@ from attrs import frozen
 from torch import Tensor
 
 from kvproof.runtime.config import SchedulerConfig
-from kvproof.runtime.connector import NOTHING_HAPPENED, Connector
+from kvproof.runtime.connector import NOTHING_HAPPENED, Connector, TransferReport, joined
 from kvproof.runtime.engine.content_keys import ContentKeys, extended
 from kvproof.runtime.engine.frames import Frame, Frames
 from kvproof.runtime.engine.loaded_stamps import LoadedStamps
@@ -76,6 +76,7 @@ class InferenceEngine:
         self.num_slots_verified = 0
         self._content = ContentKeys()
         self._frames = Frames(pool.device)
+        self._transfers = NOTHING_HAPPENED
         self._num_requests = 0
 
     @classmethod
@@ -156,6 +157,8 @@ class InferenceEngine:
         for ended in output.finished_req_ids:
             self._content.forget(ended)
         self._frames.add(Frame(output, self._compute(output) if output.num_requests else None))
+        if not output.num_requests:
+            self._poll()
         # A step without requests has nothing to overlap with, and may be the last one.
         most = self.scheduler.config.max_steps_in_flight - 1 if output.num_requests else 0
         outputs: list[RequestOutput] = []
@@ -180,15 +183,31 @@ class InferenceEngine:
 
     def _account(self, frame: Frame) -> list[RequestOutput]:
         sampled = () if frame.sampled is None else frame.sampled.cpu()
-        transfers = NOTHING_HAPPENED if self.connector is None else self.connector.poll()
+        transfers, self._transfers = self._transfers, NOTHING_HAPPENED
         return list(self.scheduler.update(frame.output, sampled, transfers))
+
+    def _poll(self) -> TransferReport:
+        """Add to what has happened to transfers since the last update, and return that."""
+        if self.connector is not None:
+            self._transfers = joined(self._transfers, self.connector.poll())
+        return self._transfers
 
     def _compute(self, output: StepOutput) -> Tensor:
         tensors = output.to_tensors(self.model.device)
         self._frames.fill_in(output, tensors)
         if self.pool.debug:
             self._verify_contents(output, tensors)
-        return self._sample(output, self.model.forward(tensors, self.pool))
+        logits = self.model.forward(tensors, self.pool)
+        # A synchronous load that failed is reported now, and whatever it misled is taken back.
+        if failed := self._poll().failed_blocks:
+            logits = logits.masked_fill(self._misled(output, tensors, failed)[:, None], 0)
+        return self._sample(output, logits)
+
+    def _misled(self, output: StepOutput, tensors: StepTensors, failed: frozenset[int]) -> Tensor:
+        """Return which sampling requests read one of these blocks, bool [S]."""
+        blocks = torch.tensor(sorted(failed), device=self.model.device)
+        misled = torch.isin(tensors.block_table, blocks).any(dim=1)
+        return misled[torch.tensor(output.sampling_places, device=self.model.device)]
 
     def _sample(self, output: StepOutput, logits: Tensor) -> Tensor:
         """Draw by seed and position, which a preemption does not change."""

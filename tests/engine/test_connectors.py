@@ -230,6 +230,45 @@ def test_a_failed_load_can_fail_its_request(alone: dict[str, list[int]]) -> None
         assert reply.tokens[name] == whole[: len(reply.tokens[name])]
 
 
+class SynchronousMemory(HostMemoryConnector):
+    """Host memory whose loads are over when they have been started."""
+
+    def match(self, *arguments: Any) -> tuple[int | None, bool]:
+        """Offer what leaves a token to compute."""
+        offered, _ = super().match(*arguments)
+        room = (arguments[2] - arguments[3] - 1) // 4 * 4
+        return min(offered or 0, room), False
+
+    def allocated(self, *arguments: Any) -> None:
+        """Load, and wait for the end."""
+        super().allocated(*arguments)
+        while self.has_pending_transfers():
+            assert not super().poll().failed_blocks
+
+    def poll(self) -> TransferReport:
+        """Return nothing, for nothing is going on."""
+        return NOTHING_HAPPENED
+
+
+@pytest.mark.parametrize("percent", [0, 40])
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_synchronous_load_may_fail(
+    seed: int, steps: int, percent: int, alone: dict[str, list[int]]
+) -> None:
+    """What ran on a load that failed is taken back, and no token is different."""
+
+    def make(pool: KVPool) -> Connector:
+        faults = ConnectorFaults(failed=percent)
+        choose = Random(seed).randrange
+        return FaultyConnector(SynchronousMemory(pool, 64), choose, pool, faults)
+
+    reply = run(make, steps)
+
+    check(reply, alone)
+    assert reply.preemptions > 0
+
+
 # --- What is loaded is stamped --------------------------------------------------------------------
 
 
