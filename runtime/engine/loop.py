@@ -48,9 +48,8 @@ class InferenceEngine:
     """A model, a scheduler and their KV memory, run step by step.
 
     With `max_steps_in_flight` of n in the configuration, the samples of a step are accounted for
-    n - 1 steps later, and the host does not wait for the device before. `num_slots_verified` counts
-    the slots whose owner was checked before they were read. An engine with a connector must be
-    closed.
+    n - 1 steps later; until then they stay on the device. `num_slots_verified` counts the slots
+    whose owner was checked before they were read. An engine with a connector must be closed.
 
     Raises:
         CallerError: If the scheduler's limits do not suit the pool or the model.
