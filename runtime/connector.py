@@ -62,6 +62,16 @@ class TransferReport:
 NOTHING_HAPPENED = TransferReport()
 
 
+def joined(first: TransferReport, second: TransferReport) -> TransferReport:
+    """Return what has happened in two reports, one after the other."""
+    return TransferReport(
+        received=first.received | second.received,
+        sent=first.sent | second.sent,
+        failed_blocks=first.failed_blocks | second.failed_blocks,
+        lost=first.lost | second.lost,
+    )
+
+
 class Connector(Protocol):
     """What a scheduler asks of a place that KV comes from; the module has the order of calls."""
 

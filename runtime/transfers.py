@@ -219,8 +219,14 @@ class Transfers:
     # --- What has been written ------------------------------------------------------------------
 
     def published(self, digests: list[bytes], blocks: list[int]) -> None:
-        """Take note of blocks that the last frame, or one before it, is certain to write."""
-        self._written.append((self._state.step.issued, digests, blocks))
+        """Take note of blocks that the last frame writes, or while one comes back, has written.
+
+        What has been written is reported at once: the next step may take the blocks.
+        """
+        step = self._state.step
+        comes_back = step.processed < step.returned
+        frame = step.returned if comes_back else step.issued
+        self._written.append((frame, digests, blocks))
 
     def evicted(self, digests: list[bytes], blocks: list[int]) -> None:
         """Tell the connector of blocks that are about to be overwritten."""
@@ -229,8 +235,9 @@ class Transfers:
     def frame_came_back(self) -> None:
         """Tell the connector what frames that have come back have written."""
         returned = self._state.step.returned
-        while self._written and self._written[0][0] <= returned:
-            _, digests, blocks = self._written.pop(0)
+        due = [entry for entry in self._written if entry[0] <= returned]
+        self._written = [entry for entry in self._written if entry[0] > returned]
+        for _, digests, blocks in due:
             self.connector.written(digests, blocks)
         for row in [row for row, frame in self.unconfirmed.items() if frame <= returned]:
             del self.unconfirmed[row]

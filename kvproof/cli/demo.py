@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from kvproof.cli.demo_choices import Options, Place, Policy
+
 if TYPE_CHECKING:
     from kvproof.cli.demo_run import Run
     from kvproof.cli.demo_workload import Workload
@@ -62,18 +64,48 @@ def demo(
         typer.Option("--shared-prefix", help="Begin all prompts alike, and share their blocks."),
     ] = False,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**31, help="Of the random model and the draws.")
+        int, typer.Option(min=0, max=2**31, help="Of the random model, the draws and the faults.")
     ] = 0,
+    connector: Annotated[
+        Place | None, typer.Option(help="Load KV from there in the small pool.")
+    ] = None,
+    faults: Annotated[
+        bool, typer.Option("--faults", help="Let loads go wrong, and abort some requests.")
+    ] = False,
+    kv_load_failure_policy: Annotated[
+        Policy, typer.Option(help="What becomes of a request whose load has failed.")
+    ] = Policy.RECOMPUTE,
+    disaggregated: Annotated[
+        bool, typer.Option("--disaggregated", help="Prefill and decode in two processes.")
+    ] = False,
 ) -> None:
     """Run prompts in a large and in a small pool: 0 equal and clean, 1 not, 2 usage."""
     from kvproof.cli.demo_workload import Sampling, Workload
 
-    console, is_random = Console(), model_file is None
+    is_random, console = model_file is None, Console()
+    options = Options(
+        connector, faults, kv_load_failure_policy, disaggregated, blocks, block_size, debug, seed
+    )
+    options.check(is_random, temperature)
     model = _model(model_file, device, seed)
     longest = max_tokens or (MAX_TOKENS_RANDOM if is_random else MAX_TOKENS)
     sampling = Sampling(longest, temperature, seed)
     workload = Workload.of(model, is_random, requests, sampling, shared_prefix=shared_prefix)
-    _compare(console, workload, *_runs(workload, blocks, block_size, debug))
+    _run(console, workload, options)
+
+
+def _run(console: Console, workload: Workload, options: Options) -> None:
+    """Run the comparison that was asked for; it ends the command."""
+    if options.is_disaggregated:
+        from kvproof.cli.demo_peers import compare_disaggregated
+
+        compare_disaggregated(console, workload, options.block_size)
+    if options.place is not None:
+        from kvproof.cli.demo_connectors import compare
+
+        compare(console, workload, options)
+    runs = _runs(workload, options.blocks, options.block_size, options.debug)
+    _compare(console, workload, *runs)
 
 
 def _model(file: Path | None, device: Device, seed: int) -> Model:

@@ -8,16 +8,18 @@ from collections.abc import Iterator
 
 from attrs import define, field, frozen
 
+from kvproof.cli.demo_aborts import Aborts
+from kvproof.cli.demo_loads import LoadCounts
 from kvproof.core import Status
-from kvproof.runtime import Statistics
+from kvproof.runtime import FinishReason, Statistics
 from kvproof.runtime.engine import InferenceEngine
 
-IDLE_STEPS_MAX = 1_000
+IDLE_STEPS_MAX = 10_000
 
 
 @frozen
 class Event:
-    """What befell one request in one step: admitted, preempted, resumed or finished."""
+    """What befell one request in one step: admitted, preempted, loading, finished and so on."""
 
     request_id: str
     what: str
@@ -28,14 +30,20 @@ class Run:
     """A run, how far it has got, and what the last step brought; a view reads it after each step.
 
     `tokens` holds what each request has sampled; `seconds` is the time spent in steps alone.
+    `loads` counts what the connector does, if there is one, and `aborts` says whom to abort when.
+    `aborted` and `failed` are the requests that ended before they were complete.
     """
 
     name: str
     engine: InferenceEngine
     tokens: dict[str, list[int]]
+    loads: LoadCounts | None = None
+    aborts: Aborts | None = None
     status: dict[str, Status | None] = field(init=False)
     preemptions: Counter[str] = field(factory=Counter)
     finished: set[str] = field(factory=set)
+    aborted: set[str] = field(factory=set)
+    failed: set[str] = field(factory=set)
     events: list[Event] = field(factory=list)
     steps: int = 0
     seconds: float = 0.0
@@ -45,16 +53,22 @@ class Run:
         self.status = self._statuses()
 
     @classmethod
-    def of(cls, name: str, engine: InferenceEngine) -> Run:
+    def of(
+        cls,
+        name: str,
+        engine: InferenceEngine,
+        *,
+        loads: LoadCounts | None = None,
+        aborts: Aborts | None = None,
+    ) -> Run:
         """Return a run of the requests that have been added to an engine."""
-        return cls(
-            name, engine, {name: [] for name in engine.scheduler.statistics().blocks_by_request}
-        )
+        names = engine.scheduler.statistics().blocks_by_request
+        return cls(name, engine, {name: [] for name in names}, loads, aborts)
 
     def steps_until_done(self) -> Iterator[Run]:
         """Run step by step, and yield after each; give up where nobody gets a token any more."""
         idle = 0
-        while self.engine.scheduler.has_unfinished_requests() and idle < IDLE_STEPS_MAX:
+        while self.engine.scheduler.has_work() and idle < IDLE_STEPS_MAX:
             idle = 0 if self._step() else idle + 1
             yield self
 
@@ -78,16 +92,30 @@ class Run:
         """Sampled tokens for each second spent in steps."""
         return self.num_tokens / self.seconds if self.seconds else 0.0
 
+    @property
+    def cut_short(self) -> set[str]:
+        """Requests of whose replies only the beginning can be there."""
+        return self.aborted | self.failed
+
     def _step(self) -> int:
+        if self.aborts is not None:
+            going_on = [name for name in self.tokens if name not in self.finished | self.aborted]
+            self.aborted.update(self.engine.scheduler.abort(self.aborts.now(going_on)))
         began = time.perf_counter()
         outputs = self.engine.step()
         self.seconds += time.perf_counter() - began
         self.steps += 1
         for output in outputs:
             self.tokens[output.request_id] += output.new_token_ids
-        self.finished |= {output.request_id for output in outputs if output.finished}
+            self._note_end(output.request_id, output.finish_reason)
         self._note_events()
         return len(outputs)
+
+    def _note_end(self, name: str, reason: FinishReason | None) -> None:
+        if reason is not None:
+            self.finished.add(name)
+        if reason is FinishReason.ERROR:
+            self.failed.add(name)
 
     def _note_events(self) -> None:
         before, self.status = self.status, self._statuses()
@@ -103,6 +131,10 @@ class Run:
 
 
 def _befallen(before: Status | None, after: Status | None) -> str:
+    if after is Status.WAITING_FOR_REMOTE_KVS:
+        return "loading"
+    if before is Status.WAITING_FOR_REMOTE_KVS and after in (Status.WAITING, Status.PREEMPTED):
+        return "loaded"
     if after is Status.PREEMPTED:
         return "preempted"
     if after is Status.RUNNING:

@@ -48,14 +48,16 @@ def show(console: Console, workload: Workload, roomy: Run, tight: Run) -> None:
 
 
 def _left_over(run: Run) -> Iterator[str]:
-    if len(run.finished) < len(run.tokens):
+    if len(run.finished | run.aborted) < len(run.tokens):
         yield f"{run.name}: {len(run.finished)} of {len(run.tokens)} requests finished"
     if run.statistics.num_free_blocks < run.blocks:
         yield f"{run.name}: {_returned(run)} blocks were returned"
 
 
 def _equal(name: str, roomy: Run, tight: Run) -> bool:
-    return roomy.tokens[name] == tight.tokens[name]
+    """Return whether both replies are the same, or begin alike if one could not be completed."""
+    whole, reply = roomy.tokens[name], tight.tokens[name]
+    return (whole[: len(reply)] if name in tight.cut_short else whole) == reply
 
 
 def _said(token: int | None) -> str:
@@ -64,8 +66,10 @@ def _said(token: int | None) -> str:
 
 def _praise(roomy: Run, tight: Run) -> str:
     preemptions = tight.statistics.num_preemptions
+    whole = [name for name in tight.tokens if name not in tight.cut_short]
+    tokens = sum(len(tight.tokens[name]) for name in whole)
     praise = (
-        f"equal: {len(roomy.tokens)} requests, {roomy.num_tokens} tokens, token for token, with"
+        f"equal: {len(whole)} requests, {tokens} tokens, token for token, with"
         f" {preemptions} preemptions; every block was returned"
     )
     doubt = "\nBut nobody was preempted; give fewer --blocks, more --requests or more --max-tokens."
@@ -83,10 +87,18 @@ def _table_of_requests(workload: Workload, roomy: Run, tight: Run) -> Table:
     for heading in ("prompt", "reply", "preempted", "equal"):
         table.add_column(heading, justify="right")
     for name, prompt in zip(roomy.tokens, workload.token_ids, strict=True):
-        equal = Text("yes", "green") if _equal(name, roomy, tight) else Text("no", "bold red")
+        equal = _verdict(name, roomy, tight)
         times = str(tight.preemptions[name])
-        table.add_row(name, str(len(prompt)), str(len(roomy.tokens[name])), times, equal)
+        table.add_row(name, str(len(prompt)), str(len(tight.tokens[name])), times, equal)
     return table
+
+
+def _verdict(name: str, roomy: Run, tight: Run) -> Text:
+    if not _equal(name, roomy, tight):
+        return Text("no", "bold red")
+    if name in tight.cut_short:
+        return Text("aborted" if name in tight.aborted else "failed", "yellow")
+    return Text("yes", "green")
 
 
 def _table_of_runs(workload: Workload, roomy: Run, tight: Run) -> Table:
@@ -95,12 +107,30 @@ def _table_of_runs(workload: Workload, roomy: Run, tight: Run) -> Table:
         table.add_column(run.name, justify="right")
     for label, read in _ROWS.items():
         table.add_row(label, read(roomy), read(tight))
+    for label, count in _of_loads(tight):
+        table.add_row(label, "", f"{count:,}")
     if workload.shared_prefix:
         table.add_row("prompt tokens found in the cache", _hits(roomy), _hits(tight))
     if roomy.engine.pool.debug:
         for label, read in _DEBUG_ROWS.items():
             table.add_row(label, read(roomy), read(tight))
     return table
+
+
+def _of_loads(run: Run) -> list[tuple[str, int]]:
+    """Return what the connector of a run has done, by what it is called."""
+    if run.loads is None:
+        return []
+    counts = run.loads
+    return [
+        ("loads started", counts.started),
+        ("loads landed", counts.landed),
+        ("loads failed", counts.failed),
+        ("loads lost", counts.lost),
+        ("tokens loaded, not computed", counts.tokens_loaded),
+        *([("requests aborted", len(run.aborted))] if run.aborts is not None else []),
+        *([("requests failed with their loads", len(run.failed))] if run.failed else []),
+    ]
 
 
 def _hits(run: Run) -> str:

@@ -100,6 +100,8 @@ def _state(run: Run, name: str) -> Text:
             return Text("running", "green")
         case Status.PREEMPTED:
             return Text("preempted", "yellow")
+        case Status.WAITING_FOR_REMOTE_KVS:
+            return Text("loading", "cyan")
         case Status.WAITING:
             return Text("waiting", "dim")
     return Text("finished", "dim")

@@ -8,6 +8,7 @@ from attrs import frozen
 
 from kvproof.runtime import Request, Scheduler, SchedulerConfig
 from kvproof.runtime.engine import InferenceEngine, Model, chat_prompt
+from kvproof.runtime.engine.loop import MakeConnector
 
 PROMPTS = (
     "Name three fruits.",
@@ -81,12 +82,29 @@ class Workload:
             enable_prefix_caching=self.shared_prefix,
         )
 
-    def engine(self, config: SchedulerConfig, *, debug: bool) -> InferenceEngine:
+    def engine(
+        self,
+        config: SchedulerConfig,
+        *,
+        debug: bool,
+        make_connector: MakeConnector | None = None,
+    ) -> InferenceEngine:
         """Return an engine to which every request has been added.
 
         Raises RequestRefused if one could never fit, MemoryError if the pool cannot.
         """
-        engine, how = InferenceEngine.build(self.model, config, debug=debug), self.sampling
+        engine = InferenceEngine.build(
+            self.model, config, make_connector=make_connector, debug=debug
+        )
+        try:
+            self._add_all(engine)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    def _add_all(self, engine: InferenceEngine) -> None:
+        how = self.sampling
         for number, tokens in enumerate(self.token_ids):
             engine.add(
                 tokens,
@@ -95,7 +113,6 @@ class Workload:
                 seed=how.seed + number,
                 ignore_eos=self.is_random,
             )
-        return engine
 
     def blocks_needed(self, block_size: int) -> list[int]:
         """Return how many blocks each request holds at its longest; the last token needs none."""

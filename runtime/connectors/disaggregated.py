@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import multiprocessing
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from kvproof.runtime.engine.model import Model, load_model
 from kvproof.runtime.kv_pool import KVPool
 from kvproof.runtime.request import Request
 from kvproof.runtime.scheduler import Scheduler
+
+_WAIT_SECONDS = 0.001
 
 MakeScheduler = Callable[[SchedulerConfig, Connector, KVPool], Any]
 
@@ -97,6 +100,18 @@ def generate_disaggregated(
     return tokens
 
 
+@contextmanager
+def prefill_process(workload: Workload) -> Iterator[Store]:
+    """Run the prefill half in a process of its own; yield the store at which it can be met.
+
+    The process has ended when the context has, whatever happens in it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        store_file = str(Path(folder) / "store")
+        with _process(_prefill, workload, store_file):
+            yield _file_store(store_file)
+
+
 def run_engine(
     model: Model, scheduler: Any, pool: KVPool, connector: Connector
 ) -> dict[str, list[int]]:
@@ -108,7 +123,9 @@ def run_engine(
     while scheduler.has_unfinished_requests() or connector.has_pending_transfers():
         step = scheduler.schedule()
         sampled: Any = ()
-        if step.num_requests:
+        if not step.num_requests:
+            time.sleep(_WAIT_SECONDS)
+        else:
             logits = model.forward(step.to_tensors(model.device), pool)
             sampled = logits.argmax(dim=-1).cpu()
         for output in scheduler.update(step, sampled, transfers=connector.poll()):
@@ -163,7 +180,8 @@ def _process(
     there.close()
     try:
         yield here
-        here.send("leave")
+        with suppress(OSError):  # it may have failed, and gone
+            here.send("leave")
         process.join(workload.settings.peer_timeout_seconds)
     finally:
         process.kill()

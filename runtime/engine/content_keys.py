@@ -20,12 +20,19 @@ class ContentKeys:
 
     def of(self, request_id: str, token_ids: Sequence[int]) -> list[int]:
         """Return a key for each of the request's tokens."""
-        keys = self._keys.setdefault(request_id, [])
-        for token in token_ids[len(keys) :]:
-            parent = keys[-1] if keys else 1
-            keys.append(((parent * _MULTIPLIER) ^ (token + 1)) & _MASK)
-        return keys[: len(token_ids)]
+        keys = self._keys.get(request_id, [])
+        self._keys[request_id] = extended(keys, token_ids[len(keys) :])
+        return self._keys[request_id][: len(token_ids)]
 
     def forget(self, request_id: str) -> None:
         """Forget a request that has ended."""
         self._keys.pop(request_id, None)
+
+
+def extended(keys: Sequence[int], token_ids: Sequence[int]) -> list[int]:
+    """Return keys followed by those of more tokens."""
+    result = list(keys)
+    for token in token_ids:
+        parent = result[-1] if result else 1
+        result.append(((parent * _MULTIPLIER) ^ (token + 1)) & _MASK)
+    return result

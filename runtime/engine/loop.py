@@ -2,12 +2,14 @@
 
 With a pool in debug mode every slot that a step writes is stamped with what it must hold, and every
 slot that it reads is checked before the model runs. The stamps are made here and not by the
-scheduler, so that a fault of the scheduler cannot hide itself.
+scheduler, so that a fault of the scheduler cannot hide itself. What a connector has loaded is
+stamped when its load is reported; see `kvproof.runtime.engine.loaded_stamps`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import torch
@@ -15,7 +17,10 @@ from attrs import frozen
 from torch import Tensor
 
 from kvproof.runtime.config import SchedulerConfig
-from kvproof.runtime.engine.content_keys import ContentKeys
+from kvproof.runtime.connector import NOTHING_HAPPENED, Connector, TransferReport, joined
+from kvproof.runtime.engine.content_keys import ContentKeys, extended
+from kvproof.runtime.engine.frames import Frame, Frames
+from kvproof.runtime.engine.loaded_stamps import LoadedStamps
 from kvproof.runtime.engine.model import Model
 from kvproof.runtime.engine.sampling import sample
 from kvproof.runtime.errors import CallerError, RequestRefused
@@ -26,6 +31,9 @@ from kvproof.runtime.step_output import StepOutput
 from kvproof.runtime.step_tensors import StepTensors
 
 _SEEDS = range(-(2**63), 2**63)
+_WAIT_SECONDS = 0.001
+
+MakeConnector = Callable[[KVPool], Connector]
 
 
 @frozen(eq=False, kw_only=True)
@@ -39,30 +47,69 @@ class _SampledRequest(Request):
 class InferenceEngine:
     """A model, a scheduler and their KV memory, run step by step.
 
-    `num_slots_verified` counts the slots whose owner was checked before they were read.
+    With `max_steps_in_flight` of n in the configuration, the samples of a step are accounted for
+    n - 1 steps later; until then they stay on the device. `num_slots_verified` counts the slots
+    whose owner was checked before they were read. An engine with a connector must be closed.
 
     Raises:
         CallerError: If the scheduler's limits do not suit the pool or the model.
 
     """
 
-    def __init__(self, model: Model, scheduler: Scheduler, pool: KVPool) -> None:
-        """Make an engine of parts that were made for each other."""
+    def __init__(
+        self,
+        model: Model,
+        scheduler: Scheduler,
+        pool: KVPool,
+        *,
+        connector: Connector | None = None,
+    ) -> None:
+        """Make an engine of parts that were made for each other.
+
+        The connector is the scheduler's; in debug mode it must stamp what it loads, as one that
+        `build` makes does.
+        """
         _check_sizes(model, scheduler.config, pool)
         self.model, self.scheduler, self.pool = model, scheduler, pool
+        self.connector = connector
         self.num_slots_verified = 0
         self._content = ContentKeys()
+        self._frames = Frames(pool.device)
+        self._transfers = NOTHING_HAPPENED
         self._num_requests = 0
 
     @classmethod
-    def build(cls, model: Model, config: SchedulerConfig, *, debug: bool = False) -> Self:
-        """Return an engine with a scheduler and a pool of its own.
+    def build(
+        cls,
+        model: Model,
+        config: SchedulerConfig,
+        *,
+        make_connector: MakeConnector | None = None,
+        debug: bool = False,
+    ) -> Self:
+        """Return an engine with a scheduler, a pool and perhaps a connector of its own.
 
         With `debug` freed blocks are filled with NaN, owners are verified before each read, and the
-        declared invariants are checked after each call.
+        declared invariants are checked after each call. `make_connector` is given the pool; `close`
+        closes what it returns.
         """
         pool = model.new_pool(config.num_blocks, config.block_size, debug=debug)
-        return cls(model, Scheduler(config, kv_pool=pool, debug=debug), pool)
+        if make_connector is None:
+            return cls(model, Scheduler(config, kv_pool=pool, debug=debug), pool)
+        connector = inner = make_connector(pool)
+
+        def tokens_of(request_id: str) -> list[int]:
+            is_known = scheduler.status(request_id) is not None
+            return scheduler.token_ids(request_id) if is_known else []
+
+        try:
+            if debug:
+                connector = LoadedStamps(inner, pool, tokens_of)
+            scheduler = Scheduler(config, kv_pool=pool, connector=connector, debug=debug)
+            return cls(model, scheduler, pool, connector=connector)
+        except BaseException:
+            inner.close()
+            raise
 
     def add(
         self,
@@ -96,7 +143,9 @@ class InferenceEngine:
         return request.request_id
 
     def step(self) -> list[RequestOutput]:
-        """Run one step and return what it brought, one entry for each request that sampled.
+        """Run one step; return what came back meanwhile, an entry for each request that sampled.
+
+        If there is nothing to compute before a transfer ends, it waits for a moment.
 
         Raises:
             StaleRead: In debug mode, if a request would read a slot that is not its own.
@@ -104,25 +153,60 @@ class InferenceEngine:
 
         """
         output = self.scheduler.schedule()
-        sampled = self._compute(output) if output.num_requests else ()
-        outputs = list(self.scheduler.update(output, sampled))
         for ended in output.finished_req_ids:
             self._content.forget(ended)
+        self._frames.add(Frame(output, self._compute(output) if output.num_requests else None))
+        if not output.num_requests:
+            self._poll()
+        # A step without requests has nothing to overlap with, and may be the last one.
+        most = self.scheduler.config.max_steps_in_flight - 1 if output.num_requests else 0
+        outputs: list[RequestOutput] = []
+        while len(self._frames) > most:
+            outputs += self._account(self._frames.take())
+        if not output.num_requests and self.scheduler.has_work():
+            time.sleep(_WAIT_SECONDS)
         return outputs
 
     def run(self) -> dict[str, list[int]]:
-        """Run until every request has ended; return the tokens sampled meanwhile, by request."""
+        """Run until every request and transfer has ended; return the tokens sampled, by request."""
         sampled: dict[str, list[int]] = {}
-        while self.scheduler.has_unfinished_requests():
+        while self.scheduler.has_work():
             for output in self.step():
                 sampled.setdefault(output.request_id, []).extend(output.new_token_ids)
         return sampled
 
+    def close(self) -> None:
+        """Close the connector, if there is one; call it once, after the last step."""
+        if self.connector is not None:
+            self.connector.close()
+
+    def _account(self, frame: Frame) -> list[RequestOutput]:
+        sampled = () if frame.sampled is None else frame.sampled.cpu()
+        transfers, self._transfers = self._transfers, NOTHING_HAPPENED
+        return list(self.scheduler.update(frame.output, sampled, transfers))
+
+    def _poll(self) -> TransferReport:
+        """Add to what has happened to transfers since the last update, and return that."""
+        if self.connector is not None:
+            self._transfers = joined(self._transfers, self.connector.poll())
+        return self._transfers
+
     def _compute(self, output: StepOutput) -> Tensor:
         tensors = output.to_tensors(self.model.device)
+        self._frames.fill_in(output, tensors)
         if self.pool.debug:
             self._verify_contents(output, tensors)
-        return self._sample(output, self.model.forward(tensors, self.pool)).cpu()
+        logits = self.model.forward(tensors, self.pool)
+        # A synchronous load that failed is reported now, and whatever it misled is taken back.
+        if failed := self._poll().failed_blocks:
+            logits = logits.masked_fill(self._misled(output, tensors, failed)[:, None], 0)
+        return self._sample(output, logits)
+
+    def _misled(self, output: StepOutput, tensors: StepTensors, failed: frozenset[int]) -> Tensor:
+        """Return which sampling requests read one of these blocks, bool [S]."""
+        blocks = torch.tensor(sorted(failed), device=self.model.device)
+        misled = torch.isin(tensors.block_table, blocks).any(dim=1)
+        return misled[torch.tensor(output.sampling_places, device=self.model.device)]
 
     def _sample(self, output: StepOutput, logits: Tensor) -> Tensor:
         """Draw by seed and position, which a preemption does not change."""
@@ -136,7 +220,7 @@ class InferenceEngine:
 
     def _verify_contents(self, output: StepOutput, tensors: StepTensors) -> None:
         """Stamp what the step writes with what it must hold, and check all that it reads."""
-        keys = [self._content.of(name, self.scheduler.token_ids(name)) for name in output.req_ids]
+        keys = [self._keys_of(name) for name in output.req_ids]
         ends = tensors.seq_lens.tolist()
         written = [
             key
@@ -150,6 +234,12 @@ class InferenceEngine:
         ]
         self.pool.verify_owner(tensors.block_table, tensors.seq_lens, self._table(expected))
         self.num_slots_verified += int(tensors.seq_lens.sum())
+
+    def _keys_of(self, request_id: str) -> list[int]:
+        """Return the keys of a request's tokens, those that are still in flight among them."""
+        known = self.scheduler.token_ids(request_id)
+        keys = self._content.of(request_id, known)
+        return extended(keys, self._frames.tokens_ahead(request_id, len(known)))
 
     def _table(self, rows: list[list[int]]) -> Tensor:
         return torch.tensor(rows, dtype=torch.int64, device=self.model.device)
