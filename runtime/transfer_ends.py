@@ -66,8 +66,11 @@ def fail_or_restart(books: Books, results: StepResults, misled: Mapping[int, int
 
 
 def _unpublish(books: Books, row: int, valid: int) -> None:
-    """Let nobody find what a request has written since its load failed."""
-    if books.prefix is not None:
+    """Let nobody find what a request has written since its load failed.
+
+    A safe profile has published nothing of it; what it shares with others is right.
+    """
+    if books.prefix is not None and books.config.profile.recomputes_in_place:
         books.prefix.unpublish(books.table_of(row)[valid // books.state.block_size :])
 
 

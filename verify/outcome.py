@@ -129,7 +129,9 @@ class _Drain:
         return [*known[:count], *[OTHER_TOKEN] * (count - len(known))]
 
     def steps(self) -> Iterator[Difference | None]:
-        step, most, header = 0, 10 * len(self.recording.steps) + 100, self.recording.header
+        step, header = 0, self.recording.header
+        tokens = sum(arrival.request.max_tokens for arrival in header.workload)
+        most = 100 + 10 * (len(self.recording.steps) or tokens)
         while self.run.to_come or self.run.scheduler.has_work():
             step += 1
             found = self._late(step) if step > most else self._guarded(step)
