@@ -342,7 +342,7 @@ PROGRESS = (
     ),
     Progress(
         "load_comes_to_an_end",
-        "A transfer can land, fail or be lost, and its request then waits to be admitted.",
+        "A transfer can end, and its request then waits to be admitted.",
         (u, e),
         all_of(
             status[u] == WAITING_FOR_REMOTE_KVS,
@@ -350,7 +350,7 @@ PROGRESS = (
             fenced[e] == 0,
             pinned[e] == 0,
         ),
-        rows=("land", "lose_load", "start_over", "start_over_preempted"),
+        rows=("land", "start_over", "start_over_preempted"),
         property="V7",
     ),
     Progress(

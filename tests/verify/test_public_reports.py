@@ -38,7 +38,7 @@ def broken_by(row: Transition) -> list[str]:
     [
         pytest.param(
             "retire without guard last_frame[r] <= processed[step]",
-            "waiting_starts_over",
+            "waiting_wants_no_sample",
             marks=pytest.mark.rule("vllm#6586"),
         ),
         pytest.param(
@@ -132,7 +132,7 @@ def broken_by(row: Transition) -> list[str]:
         ),
         pytest.param(
             "preempt without guard last_frame[victim] <= processed[step]",
-            "waiting_starts_over",
+            "waiting_wants_no_sample",
             marks=pytest.mark.rule("vllm#48245"),
         ),
         pytest.param(
@@ -213,7 +213,7 @@ def broken_by(row: Transition) -> list[str]:
         ),
         pytest.param(
             "park_session without effect stale[r] := last_frame[r]",
-            "waiting_starts_over",
+            "waiting_wants_no_sample",
             marks=pytest.mark.rule("11"),
         ),
         pytest.param(
