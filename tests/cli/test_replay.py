@@ -46,9 +46,9 @@ def test_identical_recordings_exit_with_0() -> None:
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert len(lines) == len(FILES) + 1
-    assert lines[1] == f"[ 2/{len(FILES)}] demo-preempt.jsonl.gz: identical, 27 steps, 5 requests"
+    assert f"/{len(FILES)}] demo-preempt.jsonl.gz: identical, 27 steps, 5 requests" in result.stdout
     assert re.fullmatch(
-        r"identical: \d+ recordings, \d+ steps, \d+ requests in [\d.]+ s", lines[-1]
+        r"identical: \d+ recordings, [\d,]+ steps, \d+ requests in [\d.]+ s", lines[-1]
     )
 
 
@@ -81,20 +81,24 @@ def test_a_fault_of_the_runtime_exits_with_1(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    "options", [("--profile", "safe"), ("--profile", "safe", "--outcome"), ("--outcome",)], ids=str
+    "options", [("--profile", "safe"), ("--profile", "safe", "--outcome")], ids=str
 )
 def test_outcomes_are_compared_without_steps(options: tuple[str, ...]) -> None:
     """The safe profile takes other steps; everybody ends as recorded and all blocks come back."""
     result = invoke(*options, *FILES)
 
     assert result.exit_code == 0, result.output
-    assert f"demo-bad-poison-priority.jsonl.gz: drained, {_steps(options)} steps" in result.stdout
+    assert "demo-bad-poison-priority.jsonl.gz: drained, 9 steps" in result.stdout
     assert re.search(r"^drained, all blocks back: \d+ recordings", result.stdout, re.MULTILINE)
 
 
-def _steps(options: tuple[str, ...]) -> int:
-    """Return how many steps the poisoned workload takes: one more if nothing unwritten is hit."""
-    return 9 if "safe" in options else 8
+def test_outcomes_of_the_reference_have_its_faults() -> None:
+    """Under vLLM's rules a token is accepted that was computed from what nobody wrote."""
+    result = invoke("--outcome", PREEMPT, RECORDINGS / "demo-bad-poison-priority.jsonl.gz")
+
+    assert result.exit_code == 1
+    assert "demo-preempt.jsonl.gz: drained, 26 steps" in result.stdout
+    assert "KV of A" in result.stdout
 
 
 def test_another_outcome_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,24 +144,6 @@ def test_wrong_usage_exits_with_2(arguments: tuple[str, ...], message: str) -> N
 
     assert result.exit_code == 2
     assert message in complaint(result)
-
-
-@pytest.mark.parametrize(
-    ("field", "message"),
-    [
-        ("connector", "connector is true, but remote KV loads are not replayed yet"),
-        ("async_scheduling", "async_scheduling is true, but several steps in flight are not"),
-    ],
-)
-def test_what_cannot_be_replayed_is_refused_at_once(
-    tmp_path: Path, field: str, message: str
-) -> None:
-    """A recording that needs more than there is ends the command before any file is replayed."""
-    result = invoke(PREEMPT, changed(tmp_path, 0, field, True))
-
-    assert result.exit_code == 2
-    assert message in complaint(result)
-    assert result.stdout == ""
 
 
 def test_a_broken_step_exits_with_2(tmp_path: Path) -> None:

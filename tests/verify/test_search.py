@@ -11,7 +11,7 @@ from kvproof.verify.search import find_run, up_to_renaming
 from kvproof.verify.simulator import Simulator
 
 # Enough by far for what is there to be found; every test ends with the find.
-PLENTY = 10.0
+PLENTY = 30.0
 
 
 def without_guard(row_name: str, position: int) -> Declaration:
@@ -55,10 +55,10 @@ FAULTS = [
         ["arrive", "begin", "admit", "encode", "reuse"],
     ),
     (
-        without_effect("accept", "drafts"),
+        without_effect("accept", "decoding"),
         "drafts_are_tried_once",
         "accept",
-        ["arrive", "begin", "admit", "propose", "grow", "schedule", "dispatch", "accept"],
+        ["arrive", "begin", "admit", "grow", "schedule", "dispatch", "come_back", "accept"],
     ),
     # Only a number that the row should refuse shows this one.
     (without_guard("arrive", 0), "request_has_a_prompt", "arrive", ["arrive"]),
