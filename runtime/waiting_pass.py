@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 
 from kvproof.core import Status, rows
 from kvproof.runtime import loads
@@ -30,26 +30,38 @@ class Verdict(Enum):
 
 
 @frozen(kw_only=True)
-class Admission:
-    """One request about to be admitted.
+class Start:
+    """What a request can begin with, without computing anything.
 
     Attributes:
         row: its row.
-        hits: published blocks that it begins with.
+        computed: tokens that need no computing.
+        hits: published blocks that hold the first of them.
+        external: how many of them, the last ones, a synchronous load brings.
         held: blocks that it holds already, because they were loaded.
-        external: tokens behind those that a synchronous load brings.
-        computed: all tokens that need no computing.
+
+    """
+
+    row: int
+    computed: int
+    hits: list[int] = field(factory=list)
+    external: int = 0
+    held: int = 0
+
+
+@frozen(kw_only=True)
+class Admission:
+    """One request about to be admitted: what it begins with, and its first chunk.
+
+    Attributes:
+        start: what it begins with.
         tokens: tokens of its first chunk.
         drafts: draft tokens among them.
         items: what it needs of the encoder.
 
     """
 
-    row: int
-    hits: list[int]
-    held: int
-    external: int
-    computed: int
+    start: Start
     tokens: int
     drafts: int = 0
     items: EncoderPlan | None = None
@@ -57,7 +69,7 @@ class Admission:
     @property
     def end(self) -> int:
         """Tokens that are computed once the first chunk has run."""
-        return self.computed + self.tokens
+        return self.start.computed + self.tokens
 
 
 def schedule_waiting(books: Books, plan: StepPlan) -> None:
@@ -119,22 +131,25 @@ def _considered(books: Books, plan: StepPlan, row: int, decodes_only: bool) -> A
         if not loads.has_ended(books, row):
             return Verdict.SKIP
         loads.promote(books, row)
-    if books.state.request.cells.landed[row]:
-        computed, held = (
-            books.state.request.cells.computed[row],
-            books.state.request.cells.held[row],
-        )
-        return _sized(books, plan, row, [], computed, 0, held, decodes_only)
+    start = _start(books, row)
+    return start if isinstance(start, Verdict) else _sized(books, plan, start, decodes_only)
+
+
+def _start(books: Books, row: int) -> Start | Verdict:
+    """Return what a request can begin with; if it is to be loaded first, start that."""
+    cells = books.state.request.cells
+    if cells.landed[row]:
+        return Start(row=row, computed=cells.computed[row], held=cells.held[row])
     hits = _hits(books, row)
     local = len(hits) * books.state.block_size
     if books.transfers is None:
-        return _sized(books, plan, row, hits, local, 0, 0, decodes_only)
+        return Start(row=row, computed=local, hits=hits)
     external, is_async = books.transfers.match(row, local)
     if external is None:
         return Verdict.SKIP
     if is_async:
         return Verdict.LOAD if loads.admit_load(books, row, hits, external) else Verdict.STOP
-    return _sized(books, plan, row, hits, local + external, external, 0, decodes_only)
+    return Start(row=row, computed=local + external, hits=hits, external=external)
 
 
 def _hits(books: Books, row: int) -> list[int]:
@@ -154,18 +169,10 @@ def _all_decode(books: Books, plan: StepPlan) -> bool:
     return bool(len(scheduled)) and bool(books.state.request.decoding[scheduled].all())
 
 
-def _sized(  # noqa: PLR0917
-    books: Books,
-    plan: StepPlan,
-    row: int,
-    hits: list[int],
-    computed: int,
-    external: int,
-    held: int,
-    decodes_only: bool,
-) -> Admission | Verdict:
+def _sized(books: Books, plan: StepPlan, start: Start, decodes_only: bool) -> Admission | Verdict:
     """Size the first chunk of a request."""
     config, cells = books.config, books.state.request.cells
+    row, computed = start.row, start.computed
     known = cells.known[row]
     tokens, drafts = known - computed, 0
     if books.state.step.is_deferring and tokens > 1:
@@ -187,24 +194,15 @@ def _sized(  # noqa: PLR0917
         tokens = items.tokens
         if not tokens:
             return Verdict.STOP
-    return Admission(
-        row=row,
-        hits=hits,
-        held=held,
-        external=external,
-        computed=computed,
-        tokens=tokens,
-        drafts=drafts,
-        items=items,
-    )
+    return Admission(start=start, tokens=tokens, drafts=drafts, items=items)
 
 
 def _admit(books: Books, admission: Admission) -> bool:
     """Admit the request if its blocks can be had; idle hits are needed blocks, not free ones."""
-    state, row = books.state, admission.row
+    state, row = books.state, admission.start.row
     references = state.block.cells.references
-    shared = sum(references[block] > 0 for block in admission.hits)
-    if not _first_chunk_fits(books, admission, shared + admission.held):
+    shared = sum(references[block] > 0 for block in admission.start.hits)
+    if not _first_chunk_fits(books, admission, shared + admission.start.held):
         return False
     whole = books.config.scheduler_reserve_full_isl
     if state.request.cells.landed[row]:
@@ -225,18 +223,18 @@ def _first_chunk_fits(books: Books, admission: Admission, there: int) -> bool:
 
 
 def _give_first_chunk(books: Books, plan: StepPlan, admission: Admission) -> None:
-    state, row = books.state, admission.row
+    state, start, row = books.state, admission.start, admission.start.row
     books.started_over.discard(row)
-    if not admission.held:
-        books.share(row, admission.hits)
+    if not start.held:
+        books.share(row, start.hits)
     if admission.drafts and not rows.propose(state, row, admission.drafts):
         raise BrokenInvariant(f"row {row} may not have {admission.drafts} draft tokens.")
     end = admission.end + books.config.num_lookahead_tokens
-    there = len(admission.hits) + admission.held
+    there = len(start.hits) + start.held
     grown = np.full(max(-(-end // state.block_size) - there, 0), row, dtype=np.int64)
     blocks = books.take_blocks(grown) if len(grown) else grown
     if books.transfers is not None:
-        _tell_connector(books, admission)
+        _tell_connector(books, start)
     if not rows.schedule(state, row, admission.tokens):
         raise BrokenInvariant(f"row {row} was admitted but may not get {admission.tokens} tokens.")
     if books.encoder is not None and admission.items is not None:
@@ -244,7 +242,7 @@ def _give_first_chunk(books: Books, plan: StepPlan, admission: Admission) -> Non
     stretch = Stretch(
         np.array([row]),
         np.array([admission.tokens]),
-        np.array([admission.computed]),
+        np.array([start.computed]),
         np.array([state.request.cells.known[row]]),
         grown,
         blocks,
@@ -255,11 +253,11 @@ def _give_first_chunk(books: Books, plan: StepPlan, admission: Admission) -> Non
         books.prefix.publish(stretch.rows, stretch.written())
 
 
-def _tell_connector(books: Books, admission: Admission) -> None:
+def _tell_connector(books: Books, start: Start) -> None:
     """Tell the connector of the blocks; a synchronous load is done when it returns."""
     assert books.transfers is not None
-    external, row = admission.external, admission.row
-    books.transfers.allocated(row, admission.computed - external, external)
+    external, row = start.external, start.row
+    books.transfers.allocated(row, start.computed - external, external)
     if not external:
         return
     if not rows.load_now(books.state, row, external):
