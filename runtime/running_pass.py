@@ -91,7 +91,7 @@ def _wish(books: Books, stretch: Integers) -> Wish:
     """
     request, config = books.state.request, books.config
     computed, known = request.computed[stretch], request.known[stretch]
-    if books.in_flight:
+    if config.max_steps_in_flight > 1 and books.in_flight:
         return _wish_ahead(books, stretch, computed, known)
     tokens = known - computed
     if config.num_speculative_tokens:
@@ -156,6 +156,7 @@ def _give(
     blocks = books.take_blocks(grown) if len(grown) else grown
     if books.untold:
         grown, blocks = _with_untold(books, wish.rows, grown, blocks)
+        places = None
     if not batches.schedule(books.state, wish.rows, wish.tokens):
         raise BrokenInvariant(
             f"rows {wish.rows.tolist()} may not get {wish.tokens.tolist()} tokens."

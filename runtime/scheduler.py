@@ -418,10 +418,9 @@ class Scheduler:
 
     def _account(self, output: StepOutput, tokens: Samples, report: TransferReport) -> StepResults:
         """Account for a frame, or a step that is none, and for transfers."""
-        books = self._books
+        books, misled = self._books, {}
         if output.num_requests:
             accounting.open_frame(books)
-        misled: dict[int, int] = {}
         if books.transfers is not None:
             misled = transfer_ends.note(books, output, report)
         results = accounting.accept_tokens(books, output, tokens, list(misled))

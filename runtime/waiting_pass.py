@@ -74,6 +74,8 @@ class Admission:
 
 def schedule_waiting(books: Books, plan: StepPlan) -> None:
     """Admit requests in order; the first that does not fit ends the pass."""
+    if books.transfers is None and not books.waiting:
+        return
     decodes_only = bool(books.config.num_speculative_tokens) and _all_decode(books, plan)
     skipped: list[int] = []
     while (queue := _next_queue(books)) is not None and books.state.step.budget_left > 0:
