@@ -151,12 +151,6 @@ class Books:
         else:
             self.waiting.remove(row)
 
-    def table_of(self, row: int) -> list[int]:
-        """Return the block table of a request."""
-        request = self.state.request
-        blocks: list[int] = request.block_table.entries(row, request.cells.held[row]).tolist()
-        return blocks
-
     def growth(self, rows: Integers, ends: Integers) -> tuple[Integers, Integers]:
         """Return which places of `rows` lack blocks to hold `ends` tokens, and how many each.
 
@@ -169,6 +163,11 @@ class Books:
         if not len(places):
             return places, places
         return places, (lacking[places] + self._block_size_less_one) // self._block_size
+
+    def num_shared(self, hits: list[int]) -> int:
+        """Return how many of the hits other requests hold; the others lie in the free queue."""
+        references = self.state.block.cells.references
+        return sum(references[block] > 0 for block in hits)
 
     def share(self, row: int, hits: list[int]) -> None:
         """Put hits into the table of a request; idle ones leave the free queue."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvproof.core import Status, rows
-from kvproof.core.arrays import Integers
+from kvproof.core.arrays import Flags, Integers
 from kvproof.runtime.books import Books
 from kvproof.runtime.errors import BrokenInvariant
 from kvproof.runtime.transfers import Transfers
@@ -14,8 +14,7 @@ from kvproof.runtime.transfers import Transfers
 def admit_load(books: Books, row: int, hits: list[int], external: int) -> bool:
     """Park a request and start its load, if that leaves to others what they need."""
     transfers, state = _transfers(books), books.state
-    references = state.block.cells.references
-    shared = sum(references[block] > 0 for block in hits)
+    shared = books.num_shared(hits)
     local = len(hits) * state.block_size
     if not _may_load(books, row, shared):
         return False
@@ -55,9 +54,14 @@ def _held_together(books: Books) -> int:
 
     None of them can be preempted, so that all must fit together (vllm#30659, vllm#45388).
     """
+    return sum(_whole(books, row) for row in _loading_or_landed(books).nonzero()[0].tolist())
+
+
+def _loading_or_landed(books: Books) -> Flags:
+    """Return which rows are being loaded, or wait with what was loaded."""
     request = books.state.request
-    parked = (request.status == Status.WAITING_FOR_REMOTE_KVS) | request.landed
-    return sum(_whole(books, row) for row in parked.nonzero()[0].tolist())
+    parked: Flags = (request.status == Status.WAITING_FOR_REMOTE_KVS) | request.landed
+    return parked
 
 
 def _reserved_for_prefills(books: Books) -> int:
@@ -66,7 +70,7 @@ def _reserved_for_prefills(books: Books) -> int:
     Rule: vLLM Scheduler._inflight_prefill_reserved_blocks.
     """
     request, size = books.state.request, books.state.block_size
-    parked = (request.status == Status.WAITING_FOR_REMOTE_KVS) | request.landed
+    parked = _loading_or_landed(books)
     parked[list(books.started_over)] = True
     prefills = (
         (request.status == Status.RUNNING)
@@ -85,8 +89,7 @@ def promote(books: Books, row: int) -> None:
     preempted = cells.preemptions[row] > 0
     brought = min(cells.computed[row], cells.known[row] - 1)
     if brought >= 1:
-        publish = books.prefix is not None and books.prefix.at_allocation
-        if publish and books.prefix is not None:
+        if books.prefix is not None and books.prefix.at_allocation:
             books.prefix.publish(np.array([row]), np.array([cells.computed[row]]))
         rule = rows.promote_preempted if preempted else rows.promote
         if not rule(state, row):

@@ -87,6 +87,12 @@ class RequestTable:
         left: NDArray[np.int64] = request.limit[rows] - request.known[rows]
         return left
 
+    def block_ids(self, row: int) -> list[int]:
+        """Return the block table of a row's request."""
+        request = self._state.request
+        blocks: list[int] = request.block_table.entries(row, request.cells.held[row]).tolist()
+        return blocks
+
     def request_ids(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the ids of the requests in the given rows."""
         return [request.request_id for request in self.requests[rows]]

@@ -93,22 +93,13 @@ def _wish(books: Books, stretch: Integers) -> Wish:
     computed, known = request.computed[stretch], request.known[stretch]
     if config.max_steps_in_flight > 1 and books.in_flight:
         return _wish_ahead(books, stretch, computed, known)
-    tokens = known - computed
-    if config.num_speculative_tokens:
-        most = np.minimum(request.ceiling[stretch], config.max_model_len - 1)
-        tokens = np.minimum(tokens + request.drafts[stretch], most - computed)
-    if config.long_prefill_token_threshold:
-        tokens = np.minimum(tokens, config.long_prefill_token_threshold)
+    tokens = _with_drafts(books, stretch, computed, known - computed)
     if not books.state.step.is_deferring and not config.num_speculative_tokens:
         return Wish(stretch, computed, known, tokens, None)
     wanted = tokens > 0
     if books.state.step.is_deferring:
         wanted &= request.decoding[stretch]
-    if wanted.all():
-        return Wish(stretch, computed, known, tokens, None)
-    return Wish(
-        stretch[wanted], computed[wanted], known[wanted], tokens[wanted], wanted.nonzero()[0]
-    )
+    return Wish(stretch, computed, known, tokens, None).only(wanted)
 
 
 def _wish_ahead(books: Books, stretch: Integers, computed: Integers, known: Integers) -> Wish:
@@ -119,21 +110,24 @@ def _wish_ahead(books: Books, stretch: Integers, computed: Integers, known: Inte
     """
     request, config = books.state.request, books.config
     expected = np.maximum(known, computed + ONE)
-    tokens = expected - computed + request.drafts[stretch]
-    if config.long_prefill_token_threshold:
-        tokens = np.minimum(tokens, config.long_prefill_token_threshold)
+    tokens = _with_drafts(books, stretch, computed, expected - computed)
     wanted = expected < request.limit[stretch]
     if config.num_speculative_tokens:
-        most = np.minimum(request.ceiling[stretch], config.max_model_len - 1)
-        tokens = np.minimum(tokens, most - computed)
         wanted &= (computed < known) & (tokens > ZERO)
     if books.state.step.is_deferring:
         wanted &= request.decoding[stretch] | (computed >= known)
-    if wanted.all():
-        return Wish(stretch, computed, known, tokens, None)
-    return Wish(
-        stretch[wanted], computed[wanted], known[wanted], tokens[wanted], wanted.nonzero()[0]
-    )
+    return Wish(stretch, computed, known, tokens, None).only(wanted)
+
+
+def _with_drafts(books: Books, stretch: Integers, computed: Integers, tokens: Integers) -> Integers:
+    """Return the tokens of each request and its drafts, as far as ceiling and threshold allow."""
+    request, config = books.state.request, books.config
+    if config.num_speculative_tokens:
+        most = np.minimum(request.ceiling[stretch], config.max_model_len - 1)
+        tokens = np.minimum(tokens + request.drafts[stretch], most - computed)
+    if config.long_prefill_token_threshold:
+        tokens = np.minimum(tokens, config.long_prefill_token_threshold)
+    return tokens
 
 
 def _within_budget(tokens: Integers, budget: int) -> Integers:

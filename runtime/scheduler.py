@@ -305,9 +305,7 @@ class Scheduler:
             KeyError: If the request is unknown or has left.
 
         """
-        row, request = self._books.table.row_of[request_id], self._books.state.request
-        entries: list[int] = request.block_table.entries(row, request.cells.held[row]).tolist()
-        return entries
+        return self._books.table.block_ids(self._books.table.row_of[request_id])
 
     def has_unfinished_requests(self) -> bool:
         """Return whether some request waits for admission, is loaded or runs; see `has_work`.

@@ -38,7 +38,7 @@ def _holders(books: Books, output: StepOutput, failed: set[int]) -> dict[int, in
     tokens = dict(zip(output.rows.tolist(), output.tokens.tolist(), strict=True))
     for row in books.running.rows.tolist():
         before = books.state.request.cells.computed[row] - tokens.get(row, 0)
-        table = books.table_of(row)[: -(-before // size)]
+        table = books.table.block_ids(row)[: -(-before // size)]
         bad = [place for place, block in enumerate(table) if block in failed]
         if bad:
             fresh = [place for place in bad if table[place] not in marked]
@@ -71,7 +71,7 @@ def _unpublish(books: Books, row: int, valid: int) -> None:
     A safe profile has published nothing of it; what it shares with others is right.
     """
     if books.prefix is not None and books.config.profile.recomputes_in_place:
-        books.prefix.unpublish(books.table_of(row)[valid // books.state.block_size :])
+        books.prefix.unpublish(books.table.block_ids(row)[valid // books.state.block_size :])
 
 
 def _compute_anew(books: Books, row: int, valid: int) -> None:

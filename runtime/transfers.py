@@ -13,7 +13,6 @@ import numpy as np
 from attrs import define, field
 
 from kvproof.core import State, Status, rows
-from kvproof.core.arrays import Integers
 from kvproof.runtime.connector import Connector, TransferReport
 from kvproof.runtime.errors import BrokenInvariant, CallerError
 from kvproof.runtime.prefix_cache import PrefixCache
@@ -77,7 +76,7 @@ class Transfers:
 
     def allocated(self, row: int, first: int, count: int) -> None:
         """Tell the connector which blocks a request has, and what to load into them."""
-        self.connector.allocated(self._name(row), self._blocks(row), first, count)
+        self.connector.allocated(self._name(row), self._table.block_ids(row), first, count)
 
     def start(self, row: int, first: int, count: int) -> None:
         """Start an asynchronous load."""
@@ -108,7 +107,7 @@ class Transfers:
     def preempted(self, row: int) -> None:
         """Tell the connector that a request gives its blocks back."""
         self.unconfirmed.pop(row, None)
-        self.connector.preempted(self._name(row), self._blocks(row))
+        self.connector.preempted(self._name(row), self._table.block_ids(row))
 
     def ends(self, row: int, *, complete: bool) -> Callable[[int], None]:
         """Ask what a request that is about to end leaves behind; call the answer with its fence."""
@@ -118,7 +117,7 @@ class Transfers:
         self._failed.pop(row, None)
         kept = False
         if complete:
-            kept = self.connector.finished(name, self._blocks(row)) and cells.held[row] > 0
+            kept = self.connector.finished(name, self._table.block_ids(row)) and cells.held[row] > 0
         else:
             self.connector.aborted(name)
         waits = {"load"} if loading else set()
@@ -146,13 +145,13 @@ class Transfers:
             valid = self._valid(row, blocks)
             if valid is not None:
                 self._failed[row] = valid
-        return [row for row in self.unconfirmed if blocks.intersection(self._blocks(row))]
+        return [row for row in self.unconfirmed if blocks.intersection(self._table.block_ids(row))]
 
     def _valid(self, row: int, failed: set[int]) -> int | None:
         """Return how many of the tokens to be loaded lie before the first failed block."""
         cells, size = self._state.request.cells, self._state.block_size
         first, end = cells.computed[row], cells.computed[row] + cells.remote[row]
-        blocks = self._blocks(row)
+        blocks = self._table.block_ids(row)
         for place in range(first // size, -(-end // size)):
             if blocks[place] in failed:
                 return max(place * size - first, 0)
@@ -242,17 +241,6 @@ class Transfers:
         for row in [row for row, frame in self.unconfirmed.items() if frame <= returned]:
             del self.unconfirmed[row]
 
-    def confirmed(self, some: Integers) -> Integers:
-        """Return which rows may publish what they have."""
-        if not self.unconfirmed:
-            return some
-        return some[~np.isin(some, list(self.unconfirmed))]
-
     def _name(self, row: int) -> str:
         name: str = self._table.requests[row].request_id
         return name
-
-    def _blocks(self, row: int) -> list[int]:
-        request = self._state.request
-        blocks: list[int] = request.block_table.entries(row, request.cells.held[row]).tolist()
-        return blocks

@@ -202,8 +202,7 @@ def _sized(books: Books, plan: StepPlan, start: Start, decodes_only: bool) -> Ad
 def _admit(books: Books, admission: Admission) -> bool:
     """Admit the request if its blocks can be had; idle hits are needed blocks, not free ones."""
     state, row = books.state, admission.start.row
-    references = state.block.cells.references
-    shared = sum(references[block] > 0 for block in admission.start.hits)
+    shared = books.num_shared(admission.start.hits)
     if not _first_chunk_fits(books, admission, shared + admission.start.held):
         return False
     whole = books.config.scheduler_reserve_full_isl
@@ -250,7 +249,7 @@ def _give_first_chunk(books: Books, plan: StepPlan, admission: Admission) -> Non
         blocks,
     )
     plan.stretches.append(stretch)
-    plan.tables[row] = books.table_of(row)
+    plan.tables[row] = books.table.block_ids(row)
     if books.prefix is not None and books.prefix.at_allocation:
         books.prefix.publish(stretch.rows, stretch.written())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import define
 
-from kvproof.core.arrays import Integers
+from kvproof.core.arrays import Flags, Integers
 
 
 @define(eq=False)  # made in each step, and a frozen one takes three times as long to make
@@ -34,6 +34,21 @@ class Wish:
             return Wish(self.rows, self.computed, self.known, tokens, self.places)
         return Wish(
             self.rows[:count], self.computed[:count], self.known[:count], tokens[:count], None
+        )
+
+    def only(self, wanted: Flags) -> Wish:
+        """Return the requests of a whole stretch that are wanted, bool [n], and where each stood.
+
+        Nothing is copied if all are.
+        """
+        if wanted.all():
+            return self
+        return Wish(
+            self.rows[wanted],
+            self.computed[wanted],
+            self.known[wanted],
+            self.tokens[wanted],
+            wanted.nonzero()[0],
         )
 
     def end_of(self, count: int, affordable: int, length: int) -> int:

@@ -32,6 +32,17 @@ e = fence.index("e")
 prefix = NumberParameter("prefix", "number of the prefix that ends with the block")
 position = NumberParameter("position", "where the block stands in the table, from 0")
 
+TAKE_ONE = (
+    queued[b].becomes(value=False),
+    references[b].becomes(references[b] + 1),
+    content[b].becomes(0),
+    free[pool].becomes(free[pool] - 1),
+    referenced[pool].becomes(referenced[pool] + 1),
+    place[r, b].becomes(held[r]),
+    block_table[r, b].becomes(block_table[r, b] + 1),
+    held[r].becomes(held[r] + 1),
+)
+
 GROW = Transition(
     name="grow",
     doc="A running request whose table does not cover its tokens takes one free block.",
@@ -44,16 +55,7 @@ GROW = Transition(
         any_of(MAX_DRAFTS == 0, computed[r] < known[r]),
         held[r] * BLOCK_SIZE < expected(r) + drafts[r] + LOOKAHEAD,
     ),
-    effect=(
-        queued[b].becomes(value=False),
-        references[b].becomes(references[b] + 1),
-        content[b].becomes(0),
-        free[pool].becomes(free[pool] - 1),
-        referenced[pool].becomes(referenced[pool] + 1),
-        place[r, b].becomes(held[r]),
-        block_table[r, b].becomes(block_table[r, b] + 1),
-        held[r].becomes(held[r] + 1),
-    ),
+    effect=TAKE_ONE,
     batched=True,
 )
 

@@ -4,21 +4,17 @@ A parked request holds no block, no entry and no run slot (vllm#53130, vllm#5332
 """
 
 from kvproof.spec.expression import NumberParameter, any_of, larger, no
-from kvproof.spec.request_transitions import move_table_to_fence, vacant
+from kvproof.spec.request_transitions import forget_attempt, move_table_to_fence, vacant
 from kvproof.spec.roles import BLOCK_SIZE, LOOKAHEAD, TOTAL_BLOCKS, fence, pool, request, step
 from kvproof.spec.rows import Transition
 from kvproof.spec.statuses import RUNNING, WAITING, WAITING_FOR_GRAMMAR, WAITING_FOR_STREAMING
 from kvproof.spec.variables import (
     ceiling,
-    computed,
-    decoding,
-    drafts,
     items_held,
     known,
     landed,
     last_frame,
     limit,
-    passed,
     running,
     scheduled,
     spoiled,
@@ -74,10 +70,7 @@ PARK_SESSION = Transition(
     ),
     effect=(
         *move_table_to_fence(r),
-        computed[r].becomes(0),
-        drafts[r].becomes(0),
-        passed[r].becomes(0),
-        decoding[r].becomes(value=False),
+        *forget_attempt(r),
         stopped[r].becomes(value=False),
         stale[r].becomes(last_frame[r]),
         spoiled[step].becomes(larger(spoiled[step], last_frame[r])),

@@ -114,6 +114,16 @@ def move_table_to_fence(owner: Index) -> tuple[Assignment, ...]:
     )
 
 
+def forget_attempt(owner: Index) -> tuple[Assignment, ...]:
+    """Return what a request that gave up its table has computed, drafted and decoded: nothing."""
+    return (
+        computed[owner].becomes(0),
+        drafts[owner].becomes(0),
+        passed[owner].becomes(0),
+        decoding[owner].becomes(value=False),
+    )
+
+
 def end_of_load(owner: Index) -> tuple[Assignment, ...]:
     """Return what it means for a load that its request ends: the fence waits in its place."""
     return (
@@ -137,6 +147,13 @@ def _lacks_blocks(needy: Index) -> tuple[Formula, ...]:
     )
 
 
+ENTER_THE_QUEUE = (
+    known[r].becomes(prompt),
+    limit[r].becomes(prompt + max_tokens),
+    ceiling[r].becomes(most),
+    waiting[pool].becomes(waiting[pool] + 1),
+)
+
 ARRIVE = Transition(
     name="arrive",
     doc="A request takes a vacant row; one that could not fit an empty pool is refused.",
@@ -151,12 +168,7 @@ ARRIVE = Transition(
         prompt + max_tokens - 1 <= most,
         most + LOOKAHEAD <= TOTAL_BLOCKS * BLOCK_SIZE,
     ),
-    effect=(
-        known[r].becomes(prompt),
-        limit[r].becomes(prompt + max_tokens),
-        ceiling[r].becomes(most),
-        waiting[pool].becomes(waiting[pool] + 1),
-    ),
+    effect=ENTER_THE_QUEUE,
     environment=True,
 )
 
@@ -173,14 +185,15 @@ ARRIVE_UNCHECKED = Transition(
         max_tokens >= 1,
         prompt + max_tokens - 1 <= most,
     ),
-    effect=(
-        known[r].becomes(prompt),
-        limit[r].becomes(prompt + max_tokens),
-        ceiling[r].becomes(most),
-        waiting[pool].becomes(waiting[pool] + 1),
-    ),
+    effect=ENTER_THE_QUEUE,
     environment=True,
     breaks=("fits_an_empty_pool",),
+)
+
+RUN_WITH_HITS = (
+    credit[step].becomes(credit[step] + shared),
+    running[pool].becomes(running[pool] + 1),
+    waiting[pool].becomes(waiting[pool] - 1),
 )
 
 ADMIT = Transition(
@@ -200,11 +213,7 @@ ADMIT = Transition(
         known[r] + LOOKAHEAD
         <= (free[pool] + shared - choose(running[pool] >= 1, WATERMARK, 0)) * BLOCK_SIZE,
     ),
-    effect=(
-        credit[step].becomes(credit[step] + shared),
-        running[pool].becomes(running[pool] + 1),
-        waiting[pool].becomes(waiting[pool] - 1),
-    ),
+    effect=RUN_WITH_HITS,
 )
 
 ADMIT_CHUNK = Transition(
@@ -225,11 +234,7 @@ ADMIT_CHUNK = Transition(
         wanted + LOOKAHEAD
         <= (free[pool] + shared - choose(running[pool] >= 1, WATERMARK, 0)) * BLOCK_SIZE,
     ),
-    effect=(
-        credit[step].becomes(credit[step] + shared),
-        running[pool].becomes(running[pool] + 1),
-        waiting[pool].becomes(waiting[pool] - 1),
-    ),
+    effect=RUN_WITH_HITS,
     breaks=("admission_fits", "admission_keeps_the_watermark"),
 )
 
@@ -244,10 +249,7 @@ NEEDED_AND_POSSIBLE = (
 )
 BACK_TO_THE_QUEUE = (
     *move_table_to_fence(victim),
-    computed[victim].becomes(0),
-    drafts[victim].becomes(0),
-    passed[victim].becomes(0),
-    decoding[victim].becomes(value=False),
+    *forget_attempt(victim),
     preemptions[victim].becomes(preemptions[victim] + 1),
     running[pool].becomes(running[pool] - 1),
     waiting[pool].becomes(waiting[pool] + 1),
@@ -298,7 +300,6 @@ PROPOSE = Transition(
     batched=True,
     environment=True,
 )
-
 
 ACCEPT_ONE = Transition(
     name="accept_one",

@@ -4,8 +4,14 @@ A transfer that was started ends once, in one of three ways: it lands, it fails 
 is lost, because it took too long or the peer is gone. Until then nobody else gets its blocks.
 """
 
+from kvproof.spec.block_transitions import TAKE_ONE
 from kvproof.spec.expression import NumberParameter, any_of, choose, count_if, larger, no
-from kvproof.spec.request_transitions import end_of_load, move_table_to_fence, vacant
+from kvproof.spec.request_transitions import (
+    end_of_load,
+    forget_attempt,
+    move_table_to_fence,
+    vacant,
+)
 from kvproof.spec.roles import (
     BLOCK_SIZE,
     LOOKAHEAD,
@@ -26,11 +32,9 @@ from kvproof.spec.statuses import (
     WAITING_FOR_REMOTE_KVS,
 )
 from kvproof.spec.variables import (
-    block_table,
     computed,
     credit,
     decoding,
-    drafts,
     fenced,
     free,
     held,
@@ -41,14 +45,10 @@ from kvproof.spec.variables import (
     last_frame,
     limit,
     loading,
-    passed,
     pinned,
-    place,
     preempted,
     preemptions,
     queued,
-    referenced,
-    references,
     remote,
     running,
     scheduled,
@@ -59,7 +59,6 @@ from kvproof.spec.variables import (
     undecided,
     waiting,
 )
-from kvproof.spec.variables import content as content_of
 
 r = request.index("r")
 b = block.index("b")
@@ -110,16 +109,7 @@ GROW_FOR_LOAD = Transition(
         held[r] * BLOCK_SIZE < computed[r] + remote[r],
         computed[r] + remote[r] <= known[r],
     ),
-    effect=(
-        queued[b].becomes(value=False),
-        references[b].becomes(references[b] + 1),
-        content_of[b].becomes(0),
-        free[pool].becomes(free[pool] - 1),
-        referenced[pool].becomes(referenced[pool] + 1),
-        place[r, b].becomes(held[r]),
-        block_table[r, b].becomes(block_table[r, b] + 1),
-        held[r].becomes(held[r] + 1),
-    ),
+    effect=TAKE_ONE,
     batched=True,
 )
 
@@ -182,6 +172,12 @@ LOSE_LOAD = Transition(
     environment=True,
 )
 
+WAIT_LOADED = (
+    computed[r].becomes(choose(computed[r] == known[r], known[r] - 1, computed[r])),
+    landed[r].becomes(value=True),
+    waiting[pool].becomes(waiting[pool] + 1),
+)
+
 PROMOTE = Transition(
     name="promote",
     doc="A loaded request waits to be admitted with what it holds; one token is left to compute.",
@@ -191,11 +187,7 @@ PROMOTE = Transition(
     source=(WAITING_FOR_REMOTE_KVS,),
     target=WAITING,
     guard=(remote[r] == 0, computed[r] >= 1, known[r] >= 2, preemptions[r] == 0),
-    effect=(
-        computed[r].becomes(choose(computed[r] == known[r], known[r] - 1, computed[r])),
-        landed[r].becomes(value=True),
-        waiting[pool].becomes(waiting[pool] + 1),
-    ),
+    effect=WAIT_LOADED,
 )
 
 PROMOTE_PREEMPTED = Transition(
@@ -207,11 +199,13 @@ PROMOTE_PREEMPTED = Transition(
     source=(WAITING_FOR_REMOTE_KVS,),
     target=PREEMPTED,
     guard=(remote[r] == 0, computed[r] >= 1, known[r] >= 2, preemptions[r] >= 1),
-    effect=(
-        computed[r].becomes(choose(computed[r] == known[r], known[r] - 1, computed[r])),
-        landed[r].becomes(value=True),
-        waiting[pool].becomes(waiting[pool] + 1),
-    ),
+    effect=WAIT_LOADED,
+)
+
+WAIT_AS_NEW = (
+    *move_table_to_fence(r),
+    computed[r].becomes(0),
+    waiting[pool].becomes(waiting[pool] + 1),
 )
 
 START_OVER = Transition(
@@ -223,11 +217,7 @@ START_OVER = Transition(
     source=(WAITING_FOR_REMOTE_KVS,),
     target=WAITING,
     guard=(remote[r] == 0, preemptions[r] == 0, *vacant(e)),
-    effect=(
-        *move_table_to_fence(r),
-        computed[r].becomes(0),
-        waiting[pool].becomes(waiting[pool] + 1),
-    ),
+    effect=WAIT_AS_NEW,
 )
 
 START_OVER_PREEMPTED = Transition(
@@ -239,11 +229,13 @@ START_OVER_PREEMPTED = Transition(
     source=(WAITING_FOR_REMOTE_KVS,),
     target=PREEMPTED,
     guard=(remote[r] == 0, preemptions[r] >= 1, *vacant(e)),
-    effect=(
-        *move_table_to_fence(r),
-        computed[r].becomes(0),
-        waiting[pool].becomes(waiting[pool] + 1),
-    ),
+    effect=WAIT_AS_NEW,
+)
+
+RUN_LOADED = (
+    landed[r].becomes(value=False),
+    running[pool].becomes(running[pool] + 1),
+    waiting[pool].becomes(waiting[pool] - 1),
 )
 
 ADMIT_LANDED = Transition(
@@ -264,11 +256,7 @@ ADMIT_LANDED = Transition(
             known[r] + LOOKAHEAD <= (held[r] + free[pool] - WATERMARK) * BLOCK_SIZE,
         ),
     ),
-    effect=(
-        landed[r].becomes(value=False),
-        running[pool].becomes(running[pool] + 1),
-        waiting[pool].becomes(waiting[pool] - 1),
-    ),
+    effect=RUN_LOADED,
 )
 
 ADMIT_LANDED_CHUNK = Transition(
@@ -285,11 +273,7 @@ ADMIT_LANDED_CHUNK = Transition(
         running[pool] < MAX_RUNNING,
         (held[r] + free[pool]) * BLOCK_SIZE >= 1 + LOOKAHEAD,
     ),
-    effect=(
-        landed[r].becomes(value=False),
-        running[pool].becomes(running[pool] + 1),
-        waiting[pool].becomes(waiting[pool] - 1),
-    ),
+    effect=RUN_LOADED,
     breaks=("admission_fits", "admission_keeps_the_watermark"),
 )
 
@@ -369,10 +353,7 @@ RESTART = Transition(
     ),
     effect=(
         *move_table_to_fence(r),
-        computed[r].becomes(0),
-        drafts[r].becomes(0),
-        passed[r].becomes(0),
-        decoding[r].becomes(value=False),
+        *forget_attempt(r),
         stale[r].becomes(last_frame[r]),
         spoiled[step].becomes(larger(spoiled[step], last_frame[r])),
         running[pool].becomes(running[pool] - 1),
