@@ -493,6 +493,7 @@ PROGRESS = (
         (u, i),
         item_table[u, i] >= 1,
         rows=("let_go",),
+        uses=(),
         property="N4",
     ),
     Progress(
@@ -506,6 +507,7 @@ PROGRESS = (
             == ENCODER_SLOTS,
         ),
         rows=("evict", "let_go"),
+        uses=("users_are_exact",),
         property="N4",
     ),
     Progress(
@@ -514,6 +516,7 @@ PROGRESS = (
         (u, e),
         all_of(parked(status[u]), fenced[e] == 0, pinned[e] == 0),
         rows=("abort",),
+        uses=("only_running_uses_entries", "only_running_is_scheduled", "scheduled_minimum"),
         property="V7",
     ),
     Progress(
@@ -522,6 +525,7 @@ PROGRESS = (
         (u,),
         all_of(live(status[u]), no(is_open[step])),
         rows=("begin",),
+        uses=(),
     ),
     Progress(
         "frame_in_flight_comes_to_an_end",
@@ -529,6 +533,7 @@ PROGRESS = (
         (),
         processed[step] + count_if(is_open[step]) < issued[step],
         rows=ACCOUNTING,
+        uses=("frames_in_flight", "sample_is_in_flight", "sample_is_wanted"),
         property="V8",
     ),
     Progress(
@@ -542,6 +547,7 @@ PROGRESS = (
             pinned[e] == 0,
         ),
         rows=("land", "start_over", "start_over_preempted"),
+        uses=("preemptions_minimum",),
         property="V7",
     ),
     Progress(
@@ -550,6 +556,7 @@ PROGRESS = (
         (e,),
         pinned[e] >= 1,
         rows=("unpin",),
+        uses=(),
         property="V7",
     ),
     Progress(
@@ -558,6 +565,7 @@ PROGRESS = (
         (e, b),
         all_of(fence_table[e, b] >= 1, no_frame_in_flight(), pinned[e] == 0),
         rows=("drain",),
+        uses=("frames_in_flight", "fences_are_numbered"),
         property="V8",
     ),
     Progress(
@@ -566,6 +574,7 @@ PROGRESS = (
         (u,),
         all_of(finished(status[u]), no_frame_in_flight()),
         rows=("retire",),
+        uses=("frames_are_numbered",),
         property="L5",
     ),
 )

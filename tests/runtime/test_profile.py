@@ -339,7 +339,7 @@ def test_preempts_first_of_equals(first: bool, victim: str) -> None:
 
 
 @pytest.mark.parametrize(("goes_on", "served"), [(True, ["a", "c"]), (False, ["a"])])
-@pytest.mark.rule("12", "vllm#57413")
+@pytest.mark.rule("12")
 def test_scans_past_refusals(goes_on: bool, served: list[str]) -> None:
     """A small request is admitted behind a large one that does not fit, or waits (vllm#57413)."""
     target = scheduler({"scans_past_refusals": goes_on}, 9)
