@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvproof.core import Status, invariants, rows
-from kvproof.core.arrays import Integers
-from kvproof.runtime import accounting, drafting, parking, transfer_ends
+from kvproof.core.arrays import Flags, Integers
+from kvproof.runtime import accounting, drafting, miscounts, parking, transfer_ends
 from kvproof.runtime.admission import check_request, token_ceiling, token_limit
 from kvproof.runtime.books import Books
 from kvproof.runtime.config import SchedulerConfig
@@ -31,7 +31,7 @@ from kvproof.runtime.samples import Samples
 from kvproof.runtime.statistics import Statistics
 from kvproof.runtime.step_buffers import StepBuffers
 from kvproof.runtime.step_output import StepOutput
-from kvproof.runtime.step_plan import NOTHING, StepPlan
+from kvproof.runtime.step_plan import NOTHING, StepPlan, Stretch
 from kvproof.runtime.step_results import StepResults
 from kvproof.runtime.waiting_pass import schedule_waiting
 from kvproof.runtime.waiting_request import Order
@@ -398,7 +398,7 @@ class Scheduler:
             step=self._steps,
             stretch=stretch,
             total_num_scheduled_tokens=total,
-            sampling_places=(stretch.computed + stretch.tokens >= stretch.known).nonzero()[0],
+            sampling_places=self._sampling(stretch).nonzero()[0],
             requests=self._requests_in(stretch.rows),
             new_rows=tuple(plan.new),
             tables=plan.tables,
@@ -409,10 +409,19 @@ class Scheduler:
             buffers=self._buffers,
             scheduled_encoder_inputs=self._encoder_inputs(),
             free_encoder_mm_hashes=self._freed_entries(),
+            tries_drafts=self.config.num_speculative_tokens > 0,
         )
         self._finished_ids.clear()
         self._buffers.current = output
         return output
+
+    def _sampling(self, stretch: Stretch) -> Flags:
+        """Return who samples in a step: whoever has all of its known tokens computed by then."""
+        ends = stretch.computed + stretch.tokens
+        sampling: Flags = ends >= stretch.known
+        if self._books.miscounted:
+            return miscounts.without_chunks(self._books, stretch.rows, ends, sampling)
+        return sampling
 
     def _account(self, output: StepOutput, tokens: Samples, report: TransferReport) -> StepResults:
         """Account for a frame, or a step that is none, and for transfers."""
@@ -465,6 +474,7 @@ class Scheduler:
         """Let ended requests that no frame in flight runs leave their rows."""
         staying = []
         for row in self._ended:
+            self._books.miscounted.pop(row, None)
             if rows.retire(self._books.state, row):
                 self._books.table.remove(row)
                 if self._books.prefix is not None:

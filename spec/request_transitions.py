@@ -138,12 +138,19 @@ def vacant(fence: Index) -> tuple[Formula, ...]:
     return fenced[fence] == 0, pinned[fence] == 0
 
 
-def _lacks_blocks(needy: Index) -> tuple[Formula, ...]:
+def _exceeds_the_pool(needy: Index) -> tuple[Formula, ...]:
     """Say that a running request cannot have the wanted tokens, even with every free block."""
     return (
         status[needy] == RUNNING,
-        computed[needy] + wanted <= expected(needy) + drafts[needy],
         (held[needy] + free[pool]) * BLOCK_SIZE < computed[needy] + wanted + LOOKAHEAD,
+    )
+
+
+def _lacks_blocks(needy: Index) -> tuple[Formula, ...]:
+    """Say the same, and that they are tokens which it has, drafts or will have been given."""
+    return (
+        computed[needy] + wanted <= expected(needy) + drafts[needy],
+        *_exceeds_the_pool(needy),
     )
 
 
@@ -238,8 +245,7 @@ ADMIT_CHUNK = Transition(
     breaks=("admission_fits", "admission_keeps_the_watermark"),
 )
 
-NEEDED_AND_POSSIBLE = (
-    *_lacks_blocks(needy),
+PREEMPTION_IS_POSSIBLE = (
     held[victim] >= 1,
     scheduled[victim] == 0,
     known[victim] < limit[victim],
@@ -247,15 +253,20 @@ NEEDED_AND_POSSIBLE = (
     items_held[victim] == 0,
     *vacant(e),
 )
-BACK_TO_THE_QUEUE = (
-    *move_table_to_fence(victim),
-    *forget_attempt(victim),
-    preemptions[victim].becomes(preemptions[victim] + 1),
-    running[pool].becomes(running[pool] - 1),
-    waiting[pool].becomes(waiting[pool] + 1),
-    preempted[step].becomes(preempted[step] + 1),
-    needed[step].becomes(needed[step] + count_if(all_of(*_lacks_blocks(needy)))),
-)
+
+
+def _back_to_the_queue(need: tuple[Formula, ...]) -> tuple[Assignment, ...]:
+    """Return what a preemption does; it counts as needed if there is the need for it."""
+    return (
+        *move_table_to_fence(victim),
+        *forget_attempt(victim),
+        preemptions[victim].becomes(preemptions[victim] + 1),
+        running[pool].becomes(running[pool] - 1),
+        waiting[pool].becomes(waiting[pool] + 1),
+        preempted[step].becomes(preempted[step] + 1),
+        needed[step].becomes(needed[step] + count_if(all_of(*need))),
+    )
+
 
 PREEMPT = Transition(
     name="preempt",
@@ -265,20 +276,24 @@ PREEMPT = Transition(
     subject=victim,
     source=(RUNNING,),
     target=PREEMPTED,
-    guard=(*NEEDED_AND_POSSIBLE, last_frame[victim] <= processed[step]),
-    effect=BACK_TO_THE_QUEUE,
+    guard=(
+        *_lacks_blocks(needy),
+        *PREEMPTION_IS_POSSIBLE,
+        last_frame[victim] <= processed[step],
+    ),
+    effect=_back_to_the_queue(_lacks_blocks(needy)),
 )
 
 PREEMPT_IN_FLIGHT = Transition(
     name="preempt_in_flight",
-    doc="A running request is preempted while a frame still touches its table.",
+    doc="A running request is preempted though a frame touches its table, or for a needless token.",
     rule="vLLM Scheduler._preempt_request; vllm#49674",
     parameters=(victim, needy, wanted, e),
     subject=victim,
     source=(RUNNING,),
     target=PREEMPTED,
-    guard=NEEDED_AND_POSSIBLE,
-    effect=BACK_TO_THE_QUEUE,
+    guard=(*_exceeds_the_pool(needy), *PREEMPTION_IS_POSSIBLE),
+    effect=_back_to_the_queue(_exceeds_the_pool(needy)),
     breaks=("preemption_is_quiet", "preemption_pays_at_once", "waiting_wants_no_sample"),
 )
 

@@ -5,6 +5,7 @@ from kvproof.spec import (
     block_transitions,
     encoder_invariants,
     encoder_transitions,
+    miscount_transitions,
     parking_transitions,
     request_invariants,
     request_transitions,
@@ -34,6 +35,7 @@ SCHEDULER = Declaration(
         *transfer_transitions.TRANSITIONS,
         *encoder_transitions.TRANSITIONS,
         *step_transitions.TRANSITIONS,
+        *miscount_transitions.TRANSITIONS,
     ),
     invariants=(
         *request_invariants.INVARIANTS,
