@@ -44,7 +44,7 @@ class Books:
         skipped: the same of requests that a pass has skipped, because they are being loaded or
             their loads are not decided yet.
         landed: the same of requests that wait with loaded blocks; each is in one of the three.
-        cut_rows: rows that compute anew in place, until the next step.
+        cut_rows: rows that compute anew in place, until a step has scheduled them again.
         started_over: rows whose load brought nothing, until they are admitted.
         miscounted: rows of which a sample was dropped and is still expected, as only vLLM does,
             with the tokens that were expected to be known; see `miscounts`.

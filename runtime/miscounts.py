@@ -50,7 +50,7 @@ def wish(books: Books, row: int) -> Wish:
     reaches = placeholders > 0 and computed + 2 - placeholders >= cells.limit[row]
     wanted = tokens > 0 and not reaches
     if books.state.step.is_deferring:
-        wanted = wanted and (cells.decoding[row] or computed >= known)
+        wanted = wanted and decodes(books, row)
     one = Wish(np.array([row]), np.array([computed]), np.array([known]), np.array([tokens]), None)
     return one.only(np.array([wanted]))
 
@@ -69,14 +69,28 @@ def accept(books: Books, sampling: Integers, stops: Flags) -> bool:
     """Accept a sample of each row, also of those that compute anew what comes before it."""
     cells, accepted = books.state.request.cells, True
     for row, stop in zip(sampling.tolist(), stops.tolist(), strict=True):
-        anew = row in books.miscounted and cells.computed[row] < cells.known[row]
+        anew = cells.computed[row] < books.miscounted.get(row, 0)
         rule = rows.accept_miscounted if anew else rows.accept_one
         accepted = accepted and rule(books.state, row, stop)
     return accepted
 
 
-def is_prefill(books: Books, row: int) -> bool:
+def _is_behind(books: Books, row: int) -> bool:
     """Return whether a request has to compute more before its next sample."""
     cells = books.state.request.cells
-    expected = max(cells.known[row], books.miscounted.get(row, 0))
-    return cells.status[row] == Status.RUNNING and cells.computed[row] < expected
+    return cells.computed[row] < max(cells.known[row], books.miscounted.get(row, 0))
+
+
+def is_prefill(books: Books, row: int) -> bool:
+    """Return whether a request runs and has to compute more before its next sample."""
+    return books.state.request.cells.status[row] == Status.RUNNING and _is_behind(books, row)
+
+
+def decodes(books: Books, row: int) -> bool:
+    """Return whether a running request has its first sample, or a frame in flight brings it."""
+    return books.state.request.cells.decoding[row] or not _is_behind(books, row)
+
+
+def may_defer(books: Books) -> bool:
+    """Return whether somebody decodes, so that a throttled step may leave prefills alone."""
+    return any(decodes(books, row) for row in books.running.rows.tolist())

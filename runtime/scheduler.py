@@ -356,6 +356,8 @@ class Scheduler:
             raise BrokenInvariant("; ".join(broken) + ". This is a fault in kvproof.")
 
     def _decide(self, throttle_prefills: bool) -> StepPlan:
+        if self._books.miscounted:
+            throttle_prefills = throttle_prefills and miscounts.may_defer(self._books)
         if not rows.begin(self._books.state, throttle_prefills):
             raise BrokenInvariant("no frame is in flight but a step cannot be opened.")
         plan = StepPlan()
@@ -390,7 +392,7 @@ class Scheduler:
             raise BrokenInvariant("an open step cannot be closed.")
         self._steps += 1
         if self._books.cut_rows:
-            transfer_ends.note_prefills(self._books)
+            transfer_ends.note_prefills(self._books, stretch.rows)
         prefix = self._books.prefix
         if prefix is not None and not prefix.at_allocation:
             accounting.publish(self._books, stretch.rows, stretch.written())

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvproof.core import rows
+from kvproof.core.arrays import Integers
 from kvproof.runtime import late_samples, loads, miscounts
 from kvproof.runtime.books import Books
 from kvproof.runtime.connector import TransferReport
@@ -87,12 +88,13 @@ def _compute_anew(books: Books, row: int, valid: int) -> None:
         loads.restart(books, row)
 
 
-def note_prefills(books: Books) -> None:
-    """Let requests that were cut count as prefills, once they have been scheduled again."""
-    for row in books.cut_rows:
+def note_prefills(books: Books, batch: Integers) -> None:
+    """Let requests that were cut count as prefills, if the step has scheduled them again."""
+    again = books.cut_rows.intersection(batch.tolist())
+    for row in again:
         if miscounts.is_prefill(books, row) and not rows.note_prefill(books.state, row):
             raise BrokenInvariant(f"row {row} has known tokens to compute but is no prefill.")
-    books.cut_rows.clear()
+    books.cut_rows -= again
 
 
 def end(books: Books, report: TransferReport) -> None:
