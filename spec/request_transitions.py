@@ -138,7 +138,7 @@ def vacant(fence: Index) -> tuple[Formula, ...]:
     return fenced[fence] == 0, pinned[fence] == 0
 
 
-def _exceeds_the_pool(needy: Index) -> tuple[Formula, ...]:
+def _exceeds_the_pool(needy: Index) -> tuple[Formula, Formula]:
     """Say that a running request cannot have the wanted tokens, even with every free block."""
     return (
         status[needy] == RUNNING,
@@ -148,10 +148,8 @@ def _exceeds_the_pool(needy: Index) -> tuple[Formula, ...]:
 
 def _lacks_blocks(needy: Index) -> tuple[Formula, ...]:
     """Say the same, and that they are tokens which it has, drafts or will have been given."""
-    return (
-        computed[needy] + wanted <= expected(needy) + drafts[needy],
-        *_exceeds_the_pool(needy),
-    )
+    runs, exceeds = _exceeds_the_pool(needy)
+    return runs, computed[needy] + wanted <= expected(needy) + drafts[needy], exceeds
 
 
 ENTER_THE_QUEUE = (
