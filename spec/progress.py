@@ -152,6 +152,7 @@ MEASURES = (
         lowered_by=(
             "accept",
             "accept_one",
+            "accept_miscounted",
             "accept_late",
             "finish_stopped_late",
             "finish_length_late",
@@ -212,7 +213,7 @@ MEASURES = (
         "budget",
         "Tokens that the open step may still schedule.",
         budget_left[step],
-        lowered_by=("schedule",),
+        lowered_by=("schedule", "schedule_miscounted"),
         raised_by=("begin", "unschedule"),
         property="N5",
     ),
@@ -221,7 +222,7 @@ MEASURES = (
         "Requests that the open step has scheduled.",
         total(x, scheduled[x] >= 1),
         lowered_by=("unschedule",),
-        raised_by=("schedule",),
+        raised_by=("schedule", "schedule_miscounted"),
         property="N3",
     ),
     Measure(
@@ -235,7 +236,7 @@ MEASURES = (
         "frames_in_flight_count",
         "Frames that have been opened and not processed.",
         issued[step] - processed[step],
-        lowered_by=("process", "withdraw"),
+        lowered_by=("process", "process_miscounted", "withdraw"),
         raised_by=("begin",),
         property="N6",
     ),
@@ -251,7 +252,7 @@ MEASURES = (
         "free_blocks",
         "Free blocks; a table that grows takes one.",
         free[pool],
-        lowered_by=("grow", "grow_for_load"),
+        lowered_by=("grow", "grow_for_load", "grow_miscounted"),
         raised_by=("drain", "drain_early"),
     ),
     Measure(
