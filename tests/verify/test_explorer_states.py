@@ -1,6 +1,6 @@
 """States that the explorer takes for one are one, and it reaches all that there are."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -32,7 +32,7 @@ def test_agrees_with_a_naive_explorer(profile: str, workload: tuple[Shape, ...])
     assert len(expected) == len(search.graph)
 
 
-def key_of(scope: Scope, workload: tuple[Shape, ...], way: Iterator[Event] | list[Event]) -> bytes:
+def key_of(scope: Scope, workload: tuple[Shape, ...], way: Iterable[Event]) -> bytes:
     """Return the key of the state that a way leads to."""
     machine = Machine(scope, workload)
     for event in way:

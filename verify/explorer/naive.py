@@ -52,7 +52,7 @@ def _view(machine: Machine) -> str:
     orders = s.running_request_ids(), s.waiting_request_ids(), s.skipped_request_ids()
     steps = [(output.num_scheduled_tokens, output.sampled_req_ids) for output in s._in_flight]
     again = [name for name, count in s.statistics().preemptions_by_request.items() if count]
-    again += [row for row in books.started_over if row in books.table.row_of.values()]
+    again += [name for name, row in books.table.row_of.items() if row in books.started_over]
     dropped = books.dropped_until > books.state.step.processed
     others = books.state.step.capacity_bound, books.state.pool.undecided, dropped
     fences = [books.state.fence.fence_table.rows[fence].tolist() for fence in books.fences]
