@@ -136,6 +136,8 @@ def restart(books: Books, row: int) -> None:
     books.fences.close(fence)
     books.running.remove(row)
     books.waiting.put_back(row)
+    if not _reserves(books):  # the reference forgets that the load brought nothing
+        books.started_over.add(row)
     if books.prefix is not None:
         books.prefix.admitted(row, 0)
 
