@@ -44,7 +44,8 @@ class Shape:
     def offered(self, known: int, computed: int) -> list[int]:
         """Return what may be offered beyond `computed` of `known` tokens, the most first."""
         most = known - (1 if self.synchronous else 0)
-        return sorted({min(n, most) - computed for n in self.offers} - {0}, reverse=True)
+        offered = {min(n, most) - computed for n in self.offers}
+        return sorted((n for n in offered if n > 0), reverse=True)
 
 
 def default_shapes(blocks: int, block_size: int, policy: str) -> tuple[Shape, ...]:
