@@ -34,7 +34,8 @@ class TokenStore:
         if self._used + limit > len(self.tokens):
             self._make_room(limit)
         start = self._used
-        self.tokens[start : start + len(tokens)] = tokens
+        if tokens:
+            self.tokens[start : start + len(tokens)] = tokens
         self.starts[row] = start
         self._lengths[row] = limit
         self._used += limit
@@ -62,6 +63,22 @@ class TokenStore:
         """Return the first `count` tokens of a row."""
         start = int(self.starts[row])
         return self.tokens[start : start + count].tolist()  # type: ignore[no-any-return]
+
+    def snapshot(self) -> tuple[tuple[int, int, bytes], ...]:
+        """Return each row that has a span, its length and its tokens, for `restore`."""
+        tokens, starts = self.tokens, self.starts.data
+        return tuple(
+            (row, length, tokens[starts[row] : starts[row] + length].tobytes())
+            for row, length in self._lengths.items()
+        )
+
+    def restore(self, kept: tuple[tuple[int, int, bytes], ...]) -> None:
+        """Give back the spans that rows had when `snapshot` was called, side by side."""
+        self._lengths, self._used = {}, 0
+        for row, length, content in kept:
+            self.allocate(row, (), length)
+            start = 8 * (self._used - length)
+            self.tokens.data.cast("B")[start : start + 8 * length] = content
 
     def _make_room(self, extra: int) -> None:
         """Pack the live spans into an array with room for as many again."""
