@@ -2,44 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from kvproof.core import Status, rows
 from kvproof.core.arrays import Flags, Integers
 from kvproof.runtime.books import Books
+from kvproof.runtime.demand import Demand, Quantity
 from kvproof.runtime.errors import BrokenInvariant
 from kvproof.runtime.transfers import Transfers
 
 
-def admit_load(books: Books, row: int, hits: list[int], external: int) -> bool:
-    """Park a request and start its load, if that leaves to others what they need."""
+def admit_load(books: Books, row: int, hits: list[int], external: int) -> Demand | None:
+    """Park a request and start its load, if that leaves to others what they need.
+
+    Returns None, or what is missing; nothing has changed then.
+    """
     transfers, state = _transfers(books), books.state
     shared = books.num_shared(hits)
     local = len(hits) * state.block_size
-    if not _may_load(books, row, shared):
-        return False
-    reserved = _reserved_for_prefills(books) if _reserves(books) else 0
+    reserved = sum(reserved_for_prefills(books).values()) if _reserves(books) else 0
+    for demand in _load_demands(books, row, shared, local + external, reserved):
+        if not demand.fits:
+            return demand
     if not rows.await_load(state, row, shared, external, local + external, reserved):
-        return False
+        raise BrokenInvariant(f"row {row} has what await_load asks but may not be loaded.")
     books.share(row, hits)
     missing = -(-(local + external) // state.block_size) - len(hits)
     books.take_blocks(np.full(missing, row, dtype=np.int64), for_load=True)
     transfers.start(row, local, external)
-    return True
+    return None
 
 
 def _reserves(books: Books) -> bool:
     return books.config.profile.reserves_for_prefills_only
 
 
-def _may_load(books: Books, row: int, shared: int) -> bool:
+def _load_demands(
+    books: Books, row: int, shared: int, wanted: int, reserved: int
+) -> Iterator[Demand]:
+    """Yield what a load of `wanted` tokens asks, rule by rule; the last is the guard of the row."""
     state, config = books.state, books.config
     whole = _whole(books, row)
+    kept = state.watermark if state.pool.running else 0
     if config.scheduler_reserve_full_isl:
-        watermark = state.watermark if state.pool.running else 0
-        if whole - shared + watermark > state.pool.free:
-            return False
-    return _reserves(books) or whole + _held_together(books) <= state.total_blocks
+        rule = "scheduler_reserve_full_isl"
+        yield Demand(rule, Quantity.BLOCKS, whole, state.pool.free, shared, kept)
+    if not _reserves(books):
+        together = sum(held_together(books).values())
+        rule = "what is loaded fits together"
+        yield Demand(rule, Quantity.POOL, whole, state.total_blocks, reserved=together)
+    needed = -(-wanted // state.block_size)
+    yield Demand("await_load", Quantity.BLOCKS, needed, state.pool.free, shared, kept, reserved)
 
 
 def _whole(books: Books, row: int) -> int:
@@ -49,12 +64,12 @@ def _whole(books: Books, row: int) -> int:
     return -(-(known + ahead) // books.state.block_size)
 
 
-def _held_together(books: Books) -> int:
-    """Return the blocks that all requests which are loaded, or wait loaded, need in the end.
+def held_together(books: Books) -> dict[int, int]:
+    """Return the blocks that each request which is loaded, or waits loaded, needs in the end.
 
     None of them can be preempted, so that all must fit together (vllm#30659, vllm#45388).
     """
-    return sum(_whole(books, row) for row in _loading_or_landed(books).nonzero()[0].tolist())
+    return {row: _whole(books, row) for row in _loading_or_landed(books).nonzero()[0].tolist()}
 
 
 def _loading_or_landed(books: Books) -> Flags:
@@ -64,8 +79,8 @@ def _loading_or_landed(books: Books) -> Flags:
     return parked
 
 
-def _reserved_for_prefills(books: Books) -> int:
-    """Return the blocks that requests whose prompts are not computed yet still need.
+def reserved_for_prefills(books: Books) -> dict[int, int]:
+    """Return the blocks that each request whose prompt is not computed yet still needs, by row.
 
     Rule: vLLM Scheduler._inflight_prefill_reserved_blocks.
     """
@@ -78,8 +93,8 @@ def _reserved_for_prefills(books: Books) -> int:
         & (request.computed + request.scheduled < request.known)
     )
     some: Integers = (parked | prefills).nonzero()[0]
-    needed = -(-request.known[some] // size) - request.held[some]
-    return int(np.maximum(needed, 0).sum())
+    needed = np.maximum(-(-request.known[some] // size) - request.held[some], 0)
+    return dict(zip(some.tolist(), needed.tolist(), strict=True))
 
 
 def promote(books: Books, row: int) -> None:

@@ -138,9 +138,9 @@ def nobody_is_admitted(patch: pytest.MonkeyPatch) -> None:
 def idle_hit_counts_as_free(patch: pytest.MonkeyPatch) -> None:
     """Let hits that are idle in the free queue count as blocks that somebody holds already."""
 
-    def careless(books: Books, admission: Admission) -> bool:
+    def careless(books: Books, plan: StepPlan, admission: Admission) -> bool:
         hits = len(admission.start.hits)
-        fits = waiting_pass_module._first_chunk_fits(books, admission, hits)
+        fits = waiting_pass_module._admission_demand(books, admission, hits).fits
         return fits and core_rows.admit(books.state, admission.start.row, hits)
 
     patch.setattr(waiting_pass_module, "_admit", careless)
