@@ -142,6 +142,10 @@ class Books:
         if self.state.step.issued > self.state.step.returned:
             self.dropped_until = self.state.step.issued
 
+    def close_fence(self, fence: int, row: int) -> None:
+        """Take note that the table of a row is behind `fence`, the one that was vacant."""
+        self.fences.close(fence, self.table.requests[row].request_id)
+
     def leave_queue(self, row: int) -> None:
         """Take a request that waits, or is being loaded, out of the queue that it is in."""
         if row in self.skipped:

@@ -19,12 +19,12 @@ class Quantity(StrEnum):
     PLACES = "places among the running"
     TOKENS = "tokens of the step"
     EMBEDDINGS = "encoder embeddings"
-    ANSWER = "answers of the connector"
-    LOAD = "ended loads"
-    RELEASE = "steps that do not defer prefills"
+    ANSWER = "the connector has not answered yet"
+    LOAD = "its load has not ended"
+    RELEASE = "the step defers prefills"
 
 
-@define(eq=False)  # made for each request that is looked at, and a frozen one takes longer to make
+@define(unsafe_hash=True)  # made for each request that is looked at; a frozen one takes longer
 class Demand:
     """One guard in numbers; whole numbers of the quantity. Nobody changes it once it is made.
 
@@ -59,16 +59,26 @@ class Demand:
 
     def __str__(self) -> str:
         """Return rule and arithmetic in words: "admit: 12 blocks needed, 3 free; 9 missing"."""
+        if self.quantity in (Quantity.ANSWER, Quantity.LOAD, Quantity.RELEASE):
+            return f"{self.rule}: {self.quantity}"
         parts = (
-            (self.there, f"{self.there} there"),
             (self.kept, f"{self.kept} kept by the watermark"),
             (self.reserved, f"{self.reserved} reserved for others"),
         )
         others = "".join(f", {text}" for number, text in parts if number)
-        numbers = f"{self.needed} {self.quantity} needed, {self.free} free{others}"
+        there = f" + {self.there} shared or held" if self.there else ""
+        what = str(self.quantity) if self.needed != 1 else _SINGULAR[self.quantity]
+        numbers = f"{self.needed} {what} needed, {self.free} free{there}{others}"
         return f"{self.rule}: {numbers}; {max(self.shortage, 0)} missing"
 
 
+_SINGULAR = {
+    Quantity.BLOCKS: "block",
+    Quantity.POOL: "block of the whole pool",
+    Quantity.PLACES: "place among the running",
+    Quantity.TOKENS: "token of the step",
+    Quantity.EMBEDDINGS: "encoder embedding",
+}
 NO_ANSWER = Demand("match", Quantity.ANSWER, 1, 0)
 STILL_LOADING = Demand("promote", Quantity.LOAD, 1, 0)
 PREFILLS_DEFERRED = Demand("schedule", Quantity.RELEASE, 1, 0)

@@ -20,6 +20,10 @@ class Fences:
     A freed block that is published waits behind all others to be taken, so that it can be shared
     until then; one that is not is taken first. Rule: vLLM BlockPool.free_blocks.
     `on_free` is called with the ids of blocks whose content nobody can want any more, int64 [n].
+
+    Attributes:
+        owners: whose blocks each fence in use holds back, as request ids.
+
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class Fences:
         self._early = early
         self._vacant = list(range(state.fence.capacity - 1, -1, -1))
         self._used: list[int] = []
+        self.owners: dict[int, str] = {}
 
     def __len__(self) -> int:
         """Return the number of fences that hold blocks back."""
@@ -48,15 +53,17 @@ class Fences:
             self._vacant = list(range(2 * capacity - 1, capacity - 1, -1))
         return self._vacant[-1]
 
-    def close(self, fence: int) -> None:
-        """Take note that a row has just moved a table behind `fence`, the one `vacant` named."""
+    def close(self, fence: int, owner: str) -> None:
+        """Take note that a row has just moved the table of `owner` behind the fence of `vacant`."""
         self._vacant.remove(fence)
         self._used.append(fence)
+        self.owners[fence] = owner
 
     def drain(self) -> None:
         """Give back the blocks of every fence whose last frame has come back, in order."""
         for fence in [item for item in self._used if self._is_over(item)]:
             self._used.remove(fence)
+            del self.owners[fence]
             self._drain_one(fence)
             self._vacant.append(fence)
 

@@ -114,7 +114,7 @@ def promote(books: Books, row: int) -> None:
     start = rows.start_over_preempted if preempted else rows.start_over
     if not start(state, row, fence):
         raise BrokenInvariant(f"row {row} was not loaded but may not start over.")
-    books.fences.close(fence)
+    books.close_fence(fence, row)
     books.fences.drain()
     books.started_over.add(row)
     if books.prefix is not None:
@@ -148,7 +148,7 @@ def restart(books: Books, row: int) -> None:
     books.expect_row(row)
     if not rows.restart(books.state, row, fence):
         raise BrokenInvariant(f"row {row} runs on a failed load but may not start over.")
-    books.fences.close(fence)
+    books.close_fence(fence, row)
     books.running.remove(row)
     books.waiting.put_back(row)
     if books.prefix is not None:
@@ -164,7 +164,7 @@ def fail(books: Books, row: int) -> None:
     fence = books.fences.vacant()
     if not rows.finish_error(books.state, row, fence):
         raise BrokenInvariant(f"row {row} was not loaded but may not fail.")
-    books.fences.close(fence)
+    books.close_fence(fence, row)
     oblige(fence)
     books.note_dropped()
     if running:

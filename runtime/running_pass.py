@@ -262,7 +262,7 @@ def _preempt(books: Books, plan: StepPlan, victim: int, needy: int, wanted: int)
         books.note_dropped()
     if not rule(state, victim, needy, wanted, fence):
         raise BrokenInvariant(f"row {victim} may not be preempted for row {needy}.")
-    books.fences.close(fence)
+    books.close_fence(fence, victim)
     books.fences.drain()
     books.running.remove(victim)
     books.waiting.put_back(victim)

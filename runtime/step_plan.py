@@ -87,6 +87,12 @@ class StepPlan:
         """Leave nothing of a victim in the plan: not its tokens, not its blocks."""
         self.stretches = [stretch.without(row) for stretch in self.stretches]
 
+    def leave(self, row: int) -> None:
+        """Take note that a request has ended: nobody is refused, or stands behind it, any more."""
+        self.refused.pop(row, None)
+        if self.stopped_at == row:
+            self.stopped_at = None
+
     def joined(self) -> Stretch:
         """Return all stretches as one."""
         if len(self.stretches) == 1:

@@ -106,6 +106,19 @@ def schedule_waiting(books: Books, plan: StepPlan) -> None:
         _count_undecided(books)
 
 
+def refusal_of(books: Books, row: int) -> Demand | None:
+    """Return what would refuse a waiting request if a pass began with it; None if nothing would.
+
+    It changes the books, which must be a copy, with a step that is open and empty.
+    """
+    plan = StepPlan()
+    if _has_room(books, plan, row):
+        found = _considered(books, plan, row, decodes_only=False)
+        if isinstance(found, Admission):
+            _admit(books, plan, found)
+    return plan.refused.get(row)
+
+
 def _has_room(books: Books, plan: StepPlan, row: int) -> bool:
     """Return whether the step has tokens, and the running list a place, for one request more."""
     pool, step = books.state.pool, books.state.step

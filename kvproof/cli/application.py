@@ -8,6 +8,7 @@ import typer
 
 from kvproof import __version__
 from kvproof.cli.demo import demo
+from kvproof.cli.explain import explain
 from kvproof.cli.generate import generate
 from kvproof.cli.replay import replay
 from kvproof.cli.spec import spec
@@ -23,6 +24,7 @@ application.command()(spec)
 application.command()(generate)
 application.command()(demo)
 application.command()(replay)
+application.command()(explain)
 
 
 def _version(wanted: bool) -> None:
