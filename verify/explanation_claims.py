@@ -23,12 +23,11 @@ def check_explanations(scheduler: Scheduler) -> list[Explanation]:
     """
     before = trace_of(scheduler)
     found = scheduler.explain_all()
-    for explanation in found[:2]:
-        alone = scheduler.explain(explanation.request_id)
-        assert alone == explanation, f"explained alone: {alone}; with all: {explanation}"
+    alone = [scheduler.explain(explanation.request_id) for explanation in found[:2]]
     after = trace_of(scheduler)
     changed = [name for name in before if before[name] != after[name]]
     assert not changed, f"explain changed {changed}"
+    assert alone == found[:2], f"explained alone: {alone}; with all: {found[:2]}"
     for explanation in found:
         _check_one(scheduler, explanation)
     return found
