@@ -318,7 +318,7 @@ MEASURES = (
             "admit_landed",
             "admit_landed_chunk",
             "await_load",
-            "await_load_unclaimed",
+            "await_load_regardless",
             "await_grammar",
             "finish_stopped_late",
             "finish_length_late",

@@ -139,7 +139,7 @@ ITEMS = (
         " admitted only beside what prefills in flight still need.",
         rows=(
             "await_load",
-            "await_load_unclaimed",
+            "await_load_regardless",
             "load_now_again",
             "grow_for_load",
             "start_load",

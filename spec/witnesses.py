@@ -453,7 +453,7 @@ WITNESSES = (
         (
             ("arrive", 0, 3, 2, 4),
             ("begin", False),
-            ("await_load_unclaimed", 0, 0, 2, 2, 0),
+            ("await_load_regardless", 0, 0, 2, 2, 0, 2),
             ("grow_for_load", 0, 1),
             ("start_load", 0),
             ("withdraw",),
@@ -480,7 +480,7 @@ WITNESSES = (
             ("arrive", 0, 3, 2, 4),
             ("arrive", 1, 1, 2, 2),
             ("begin", False),
-            ("await_load_unclaimed", 0, 0, 2, 2, 0),
+            ("await_load_regardless", 0, 0, 2, 2, 0, 2),
             ("grow_for_load", 0, 1),
             ("start_load", 0),
             ("withdraw",),

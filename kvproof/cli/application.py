@@ -8,6 +8,7 @@ import typer
 
 from kvproof import __version__
 from kvproof.cli.demo import demo
+from kvproof.cli.explain import explain
 from kvproof.cli.explore import explore
 from kvproof.cli.generate import generate
 from kvproof.cli.replay import replay
@@ -25,6 +26,7 @@ application.command()(generate)
 application.command()(demo)
 application.command()(replay)
 application.command()(explore)
+application.command()(explain)
 
 
 def _version(wanted: bool) -> None:

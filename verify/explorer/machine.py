@@ -52,7 +52,10 @@ class Machine:
         keeps = [name for name in self.names if self.shapes[name].sends]
         self.connector = ScriptedConnector(self._options, keeps)
         self.outcome: StepOutput | StepResults | None = None
-        self.scheduler = Scheduler(scope.config(), connector=self.connector)
+        # Freezes are looked for by comparing states; what the watchdog says of one is not needed.
+        self.scheduler = Scheduler(
+            scope.config(), connector=self.connector, on_freeze=lambda reasons: None
+        )
         self.books = self.scheduler._books
         self.key = CanonicalKey(self.scheduler, self.names)
         self.refused = frozenset(filter(self._is_refused, self.names))
