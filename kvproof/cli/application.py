@@ -9,6 +9,7 @@ import typer
 from kvproof import __version__
 from kvproof.cli.demo import demo
 from kvproof.cli.generate import generate
+from kvproof.cli.mutate import mutate
 from kvproof.cli.replay import replay
 from kvproof.cli.spec import spec
 from kvproof.cli.verify import verify
@@ -23,6 +24,7 @@ application.command()(spec)
 application.command()(generate)
 application.command()(demo)
 application.command()(replay)
+application.command()(mutate)
 
 
 def _version(wanted: bool) -> None:
