@@ -14,6 +14,7 @@ from rich.text import Text
 from kvproof.verify.mutation.fates import Fate, Outcome
 
 EXIT_WHOLE, EXIT_SURVIVORS, EXIT_UNKNOWN = 0, 1, 3
+BATCHES = "batches."
 COLOURS = {
     Fate.KILLED: "green",
     Fate.EQUIVALENT: "green",
@@ -61,7 +62,8 @@ def exit_code(score: Score) -> int:
 def show(console: Console, score: Score) -> None:
     """Print the score, who noticed, each reason, each survivor, and what is wrong with reasons."""
     console.print(_fates(score))
-    console.print(_noticed(score), style="dim", highlight=False)
+    for line in (_noticed(score), _the_same(score)):
+        console.print(line, style="dim", highlight=False, soft_wrap=True)
     _show_reasons(console, score)
     for fate in (Fate.SURVIVED, Fate.UNKNOWN):
         for outcome in score.of(fate):
@@ -106,6 +108,17 @@ def _noticed(score: Score) -> str:
     """Return who noticed the faults, by method."""
     counts = Counter(outcome.method for outcome in score.of(Fate.KILLED))
     return "noticed by " + ", ".join(f"{method} {n}" for method, n in counts.most_common())
+
+
+def _the_same(score: Score) -> str:
+    """Return how it was shown that faults are none, and how far."""
+    same = score.of(Fate.EQUIVALENT)
+    batches = sum(outcome.fault.startswith(BATCHES) for outcome in same)
+    code = sum(outcome.side == "code" for outcome in same) - batches
+    return (
+        f"the same by z3: {len(same) - code - batches} rows wherever the invariants hold,"
+        f" {code} functions in every state, {batches} batch forms for up to two positions"
+    )
 
 
 def _show_reasons(console: Console, score: Score) -> None:
