@@ -14,6 +14,7 @@ from rich.console import Console
 from kvproof.cli.declared import declared
 
 if TYPE_CHECKING:
+    from kvproof.spec.declaration import Declaration
     from kvproof.verify.mutation.plan import Choice
     from kvproof.verify.mutation.score import Score
 
@@ -43,14 +44,16 @@ def mutate(
 
     sides = [side for side, wanted in ((Side.SPEC, spec), (Side.CODE, code)) if wanted]
     console = Console()
-    result = _score(console, Choice(only, sides or list(Side)), jobs)
+    declaration = declared()
+    choice = Choice(only, sides or list(Side), frozenset(declaration.transition))
+    result = _score(console, declaration, choice, jobs)
     score.show(console, result)
     if json_file is not None:
         json_file.write_text(json.dumps(score.to_json(result), indent=1) + "\n", encoding="utf-8")
     raise typer.Exit(score.exit_code(result))
 
 
-def _score(console: Console, choice: Choice, jobs: int) -> Score:
+def _score(console: Console, declaration: Declaration, choice: Choice, jobs: int) -> Score:
     from kvproof.cli.mutation_progress import watched
     from kvproof.verify import run
     from kvproof.verify.mutation.fates import outcome_of
@@ -58,7 +61,6 @@ def _score(console: Console, choice: Choice, jobs: int) -> Score:
     from kvproof.verify.mutation.verdicts import scored
 
     start = time.perf_counter()
-    declaration = declared()
     work = plan(declaration, choice)
     if not work.tasks:
         raise typer.BadParameter(f"{choice.pattern!r} is no row and no part of a fault.")

@@ -26,10 +26,14 @@ class Side(StrEnum):
 
 @frozen
 class Choice:
-    """A side, or both, and a pattern: the name of a row, or a part of what a fault is called."""
+    """A side, or both, and a pattern: the name of a row, or a part of what a fault is called.
+
+    A pattern that is one of `rows` chooses that row alone (`grow` is not `grow_for_load`).
+    """
 
     pattern: str = ""
     sides: Sequence[Side] = tuple(Side)
+    rows: frozenset[str] = frozenset()
 
     def finds(self, fault: str) -> bool:
         """Return whether a fault is chosen, by its text alone."""
@@ -37,8 +41,10 @@ class Choice:
         side = Side.CODE if row.partition(".")[0] in MODULES else Side.SPEC
         if side not in self.sides:
             return False
-        plain, pattern = row.rpartition(".")[2], self.pattern
-        return pattern in {row, plain} or pattern in fault or fnmatchcase(fault, pattern)
+        pattern = self.pattern
+        if pattern.rpartition(".")[2] in self.rows:
+            return pattern in {row, row.rpartition(".")[2]}
+        return pattern in fault or fnmatchcase(fault, pattern)
 
 
 @frozen(eq=False)
