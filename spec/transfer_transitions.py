@@ -327,7 +327,7 @@ ADMIT_LANDED_CHUNK = Transition(
         (held[r] + free[pool]) * BLOCK_SIZE >= 1 + LOOKAHEAD,
     ),
     effect=RUN_LOADED,
-    breaks=("admission_fits", "admission_keeps_the_watermark"),
+    breaks=("admission_fits", "admission_keeps_the_watermark", "start_keeps_the_watermark"),
 )
 
 NOTE_UNDECIDED = Transition(

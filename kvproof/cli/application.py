@@ -11,6 +11,7 @@ from kvproof.cli.demo import demo
 from kvproof.cli.explain import explain
 from kvproof.cli.explore import explore
 from kvproof.cli.generate import generate
+from kvproof.cli.mutate import mutate
 from kvproof.cli.replay import replay
 from kvproof.cli.spec import spec
 from kvproof.cli.verify import verify
@@ -27,6 +28,7 @@ application.command()(demo)
 application.command()(replay)
 application.command()(explore)
 application.command()(explain)
+application.command()(mutate)
 
 
 def _version(wanted: bool) -> None:
