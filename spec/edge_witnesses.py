@@ -15,6 +15,7 @@ from kvproof.spec.statuses import (
     WAITING,
 )
 from kvproof.spec.variables import (
+    arrival,
     capacity_bound,
     ceiling,
     computed,
@@ -23,6 +24,7 @@ from kvproof.spec.variables import (
     held,
     is_deferring,
     passed,
+    priority,
     remote,
     status,
     undecided,
@@ -450,6 +452,13 @@ EDGE_WITNESSES = (
             ("start_load", 1),
         ),
         ends=all_of(computed[second] == 2, held[second] == 2),
+    ),
+    Witness(
+        "a_request_has_its_place",
+        "Priority and arrival are as the caller says.",
+        SMALL,
+        (("arrive", 0, 1, 2, 2), ("rank", 0, 1, 5)),
+        ends=all_of(priority[first] == 1, arrival[first] == 5),
     ),
     Witness(
         "a_load_is_beside_the_most_urgent",

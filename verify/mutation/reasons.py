@@ -52,6 +52,36 @@ REASONS = (
         ),
     ),
     Justification(
+        "Beside `less`, `no greater` and `equal` are the same; sums of two kinds have no name.",
+        rows=("await_load",),
+        faults=(
+            "with guard total(request x: [status[x] == RUNNING and (priority[x] < priority[first]"
+            " or priority[x] <= priority[first] and (arrival[x] < arrival[first] or arrival[x] =="
+            " arrival[first] and turn[x] < turn[first]))]) == 0 for total(request x: [status[x]"
+            " == RUNNING and (priority[x] < priority[first] or priority[x] == priority[first] and"
+            " (arrival[x] < arrival[first] or arrival[x] == arrival[first] and turn[x] <"
+            " turn[first]))]) == 0",
+            "with guard total(request x: [status[x] == RUNNING and (priority[x] < priority[first]"
+            " or priority[x] == priority[first] and (arrival[x] < arrival[first] or arrival[x] <="
+            " arrival[first] and turn[x] < turn[first]))]) == 0 for total(request x: [status[x]"
+            " == RUNNING and (priority[x] < priority[first] or priority[x] == priority[first] and"
+            " (arrival[x] < arrival[first] or arrival[x] == arrival[first] and turn[x] <"
+            " turn[first]))]) == 0",
+        ),
+    ),
+    Justification(
+        "A sum of twos is 0 exactly if a sum of ones is; sums of two kinds have no common name.",
+        rows=("await_load",),
+        faults=(
+            "with guard total(request x: (2 if status[x] == RUNNING and (priority[x] <"
+            " priority[first] or priority[x] == priority[first] and (arrival[x] < arrival[first]"
+            " or arrival[x] == arrival[first] and turn[x] < turn[first])) else 0)) == 0 for"
+            " total(request x: [status[x] == RUNNING and (priority[x] < priority[first] or"
+            " priority[x] == priority[first] and (arrival[x] < arrival[first] or arrival[x] =="
+            " arrival[first] and turn[x] < turn[first]))]) == 0",
+        ),
+    ),
+    Justification(
         "A sum of twos is 0 exactly if a sum of ones is; sums of two kinds have no common name.",
         rows=("process",),
         faults=(
