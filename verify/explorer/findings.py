@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from kvproof.runtime import Scheduler, StepOutput
 from kvproof.runtime.step_results import StepResults
-from kvproof.verify.explorer.events import Event
+from kvproof.verify.explorer.events import Event, Update
 from kvproof.verify.explorer.scope import Scope, Workload
 
 
@@ -137,6 +137,13 @@ class Transition:
     after: Scheduler
     event: Event
     outcome: StepOutput | StepResults | None
+
+    @property
+    def step(self) -> StepOutput | None:
+        """The step that was decided, or that came back; None for other calls."""
+        if isinstance(self.outcome, StepOutput):
+            return self.outcome
+        return self.before._in_flight[0] if isinstance(self.event, Update) else None
 
 
 Check = Callable[[Transition], str | None]
