@@ -19,19 +19,24 @@ class Kind(StrEnum):
     INVARIANT = "invariant"
     FREEZE = "freeze"
     LIVELOCK = "livelock"
+    STARVATION = "starvation"
     ERROR = "error"
     LEMMA = "lemma"
 
 
 @frozen
 class Fault:
-    """Something that is wrong, and the calls that lead to it; see `Finding`."""
+    """Something that is wrong, and the calls that lead to it; see `Finding`.
+
+    `who` is the one request that a cycle passes over; everybody, if none is named.
+    """
 
     kind: Kind
     what: str
     signature: str
     events: tuple[Event, ...]
     loop: tuple[Event, ...] = ()
+    who: str = ""
 
 
 @frozen
