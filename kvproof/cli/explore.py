@@ -31,6 +31,9 @@ def explore(
     chunks: Annotated[
         bool, typer.Option("--chunks", help="Admit a request if its first chunk fits.")
     ] = False,
+    starvation: Annotated[
+        bool, typer.Option("--starvation", help="Look for who is passed over for ever, too.")
+    ] = False,
     first: Annotated[bool, typer.Option("--first", help="End with the first fault.")] = False,
     most_states: Annotated[
         int | None, typer.Option(min=1, help="Give a workload up beyond so many states.")
@@ -74,6 +77,7 @@ def explore(
         scope,
         jobs=jobs,
         first=first,
+        starvation=starvation,
         most_states=most_states,
         resume=resume,
         json_file=json_file,
@@ -86,6 +90,7 @@ def _explore(
     *,
     jobs: int,
     first: bool,
+    starvation: bool,
     most_states: int | None,
     resume: Path | None,
     json_file: Path | None,
@@ -98,7 +103,14 @@ def _explore(
     console.print(report.bound(scope), highlight=False, markup=False)
     done = _done(scope, resume)
     result = watched(
-        console, scope, done, resume=resume, jobs=jobs, first=first, most_states=most_states
+        console,
+        scope,
+        done,
+        resume=resume,
+        jobs=jobs,
+        first=first,
+        most_states=most_states,
+        starvation=starvation,
     )
     report.show(console, result)
     if workloads is not None:

@@ -33,6 +33,7 @@ def watched(
     jobs: int,
     first: bool,
     most_states: int | None,
+    starvation: bool,
 ) -> Exploration:
     """Explore and show how far it is; an interrupt ends it, and what is done is kept."""
     from kvproof.verify.explorer import explore
@@ -48,6 +49,7 @@ def watched(
                 jobs=jobs,
                 stop_at_first=first,
                 most_states=most_states,
+                starvation=starvation,
                 done=done,
                 report=view.add,
                 watch=view.look,

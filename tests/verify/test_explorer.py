@@ -99,6 +99,17 @@ def test_rediscovers_public_freezes(
     assert not explore(safe).findings
 
 
+def test_tells_who_is_passed_over_for_ever() -> None:
+    """More urgent requests that come again and again starve others; who comes first is served."""
+    calm = Scope(blocks=3, shapes=(PLAIN,), throttles=False, offers_again=False)
+    urgent = evolve(calm, policy="priority", shapes=(PLAIN, evolve(PLAIN, priority=1)))
+    assert not explore(calm, starvation=True).findings
+    (found, *_) = explore(urgent, starvation=True).findings
+    assert found.kind is Kind.STARVATION
+    with pytest.raises(AssertionError, match="b gets no token"):
+        exec(found.program, {})
+
+
 def test_finds_a_fence_that_is_never_drained(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that never come back are a freeze."""
     monkeypatch.setattr(Fences, "drain", lambda self: None)

@@ -35,6 +35,10 @@ class Schedule:
     throttled: bool = False
     answers: tuple[Answer, ...] = ()
 
+    def asks_again(self, name: str) -> bool:
+        """Return whether it is answered "ask again" for a request."""
+        return any(who == name and tokens is None for who, tokens, _ in self.answers)
+
 
 @frozen
 class Update:

@@ -17,6 +17,7 @@ def explore(
     jobs: int = 1,
     stop_at_first: bool = False,
     most_states: int | None = None,
+    starvation: bool = False,
     checks: Sequence[Check] = (),
     done: Sequence[Explored] = (),
     report: Callable[[Explored], None] | None = None,
@@ -29,6 +30,7 @@ def explore(
         jobs: processes; with 1 all happens in this one, so that what is patched here counts.
         stop_at_first: end with the first thing that is wrong.
         most_states: give a workload up beyond so many states.
+        starvation: look also for requests that are passed over for ever while others come and go.
         checks: what is asked of each call besides; with several processes they are forked.
         done: workloads that were explored before, and are not again.
         report: told of each workload when it is done.
@@ -39,7 +41,7 @@ def explore(
     known = {part.workload: part for part in done}
     left = [workload for workload in scope.workloads() if workload not in known]
     parts = list(known.values())
-    settings = Settings(stop_at_first, most_states, tuple(checks), watch)
+    settings = Settings(stop_at_first, most_states, starvation, tuple(checks), watch)
     for part in _parts(scope, left, settings, jobs):
         parts.append(part)
         if report is not None:

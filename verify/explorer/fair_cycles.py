@@ -1,7 +1,8 @@
 """Cycles in which nobody gains although everybody outside does his part: freezes and livelocks.
 
 All calls of such a cycle are steps and their returns: an arrival or an abort is a gain, and so is a
-token or an end. It must be *fair*, that is, what the scheduler may rely on must happen in it:
+token or an end. (Where it is asked whether one request starves, others may gain.) The cycle must be
+*fair*, that is, what the scheduler may rely on must happen in it:
 
 - steps are decided and come back: a cycle of calls has both, since few steps may be in flight;
 - every load ends, and every send: whoever is being loaded (sent) is not in some state of the
@@ -46,7 +47,7 @@ def fair_cycles(graph: Graph) -> Iterator[Cycle]:
             if unanswered:
                 rest = [e for e in component if not _asks_again(graph, e) & unanswered]
                 pending.append(_on_cycles(graph, rest))
-            elif _transfers_end(graph, component):
+            elif _has_steps(graph, component) and _transfers_end(graph, component):
                 yield _short_cycle(graph, component)
 
 
@@ -156,6 +157,11 @@ def _unanswered(graph: Graph, edges: Iterable[int]) -> frozenset[str]:
     return frozenset(asked - answered)
 
 
+def _has_steps(graph: Graph, edges: Iterable[int]) -> bool:
+    """Return whether the engine goes on; arrivals and aborts of others alone hold nobody up."""
+    return any(isinstance(graph.idle_calls[edge], Schedule) for edge in edges)
+
+
 def _transfers_end(graph: Graph, edges: Iterable[int]) -> bool:
     """Return whether each transfer is over in some state."""
     loading = sending = -1
@@ -201,6 +207,8 @@ class _Walk:
     def _missing(self, edges: list[int]) -> Callable[[int], bool] | None:
         """Return what a further call would have to be for the cycle to become fair."""
         graph = self.graph
+        if not _has_steps(graph, edges):
+            return lambda e: isinstance(graph.idle_calls[e], Schedule)
         unanswered = _unanswered(graph, edges)
         if unanswered:
             return lambda e: bool(_answers(graph, e) & unanswered)
@@ -241,7 +249,7 @@ class _Walk:
 def way_of(graph: Graph, cycle: Cycle) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
     """Return the calls of a shortest way to a cycle, and those of the cycle, from a step on."""
     to, round_ = graph.path(cycle.entry), [graph.idle_calls[edge] for edge in cycle.edges]
-    while not isinstance(round_[0], Schedule):
+    while not isinstance(round_[0], Schedule):  # there is one: the engine goes on
         to.append(round_[0])
         round_ = [*round_[1:], round_[0]]
     return tuple(to), tuple(round_)

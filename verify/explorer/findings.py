@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from kvproof.runtime import Scheduler, StepOutput
 from kvproof.runtime.step_results import StepResults
-from kvproof.verify.explorer.events import Event
+from kvproof.verify.explorer.events import Event, Update
 from kvproof.verify.explorer.scope import Scope, Workload
 
 
@@ -19,19 +19,24 @@ class Kind(StrEnum):
     INVARIANT = "invariant"
     FREEZE = "freeze"
     LIVELOCK = "livelock"
+    STARVATION = "starvation"
     ERROR = "error"
     LEMMA = "lemma"
 
 
 @frozen
 class Fault:
-    """Something that is wrong, and the calls that lead to it; see `Finding`."""
+    """Something that is wrong, and the calls that lead to it; see `Finding`.
+
+    `who` is the one request that a cycle passes over; everybody, if none is named.
+    """
 
     kind: Kind
     what: str
     signature: str
     events: tuple[Event, ...]
     loop: tuple[Event, ...] = ()
+    who: str = ""
 
 
 @frozen
@@ -137,6 +142,13 @@ class Transition:
     after: Scheduler
     event: Event
     outcome: StepOutput | StepResults | None
+
+    @property
+    def step(self) -> StepOutput | None:
+        """The step that was decided, or that came back; None for other calls."""
+        if isinstance(self.outcome, StepOutput):
+            return self.outcome
+        return self.before._in_flight[0] if isinstance(self.event, Update) else None
 
 
 Check = Callable[[Transition], str | None]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from array import array
 
-from attrs import define, field
+from attrs import define, evolve, field
 
-from kvproof.verify.explorer.events import Event
+from kvproof.verify.explorer.events import Event, Schedule
 
 
 @define(eq=False)
@@ -22,6 +22,8 @@ class Graph:
         sources: for each call that brings nobody on, the state before it.
         targets: the state after it.
         idle_calls: the call.
+        live: for each state, who is unfinished, as bits.
+        gains: every call, where it is asked who starves: the states, the call, and who gains.
 
     """
 
@@ -33,13 +35,18 @@ class Graph:
     sources: array[int] = field(factory=lambda: array("l"))
     targets: array[int] = field(factory=lambda: array("l"))
     idle_calls: list[Event] = field(factory=list)
+    live: array[int] = field(factory=lambda: array("l"))
+    gains: list[tuple[int, int, Event, int]] = field(factory=list)
 
     def __len__(self) -> int:
         """Return the number of states."""
         return len(self.parents)
 
-    def add_state(self, parent: int, call: Event | None, pending: tuple[int, int]) -> int:
+    def add_state(
+        self, parent: int, call: Event | None, pending: tuple[int, int], live: int = -1
+    ) -> int:
         """Add a state that was reached from another one; return its number."""
+        self.live.append(live)
         self.parents.append(parent)
         self.calls.append(call)
         self.depths.append(self.depths[parent] + 1 if call is not None else 0)
@@ -52,6 +59,25 @@ class Graph:
         self.sources.append(source)
         self.targets.append(target)
         self.idle_calls.append(call)
+
+    def without_gains_of(self, name: str, bit: int) -> Graph:
+        """Return the same states with the calls among which one request waits and gains nothing.
+
+        The connector has made up its mind about it: one that goes back to "ask again" whenever
+        there is room for what it offers would let others pass for ever, and that is its own fault.
+        """
+        calls = [
+            (source, target, call)
+            for source, target, call, gainers in self.gains
+            if not gainers & bit and self.live[source] & self.live[target] & bit
+            if not (isinstance(call, Schedule) and call.asks_again(name))
+        ]
+        return evolve(
+            self,
+            sources=array("l", (source for source, _, _ in calls)),
+            targets=array("l", (target for _, target, _ in calls)),
+            idle_calls=[call for *_, call in calls],
+        )
 
     def path(self, state: int) -> list[Event]:
         """Return the calls of a shortest way to a state."""

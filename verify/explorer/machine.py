@@ -74,6 +74,18 @@ class Machine:
         """Return the requests that are live."""
         return [name for name in self.books.table.row_of if self.scheduler.status(name) in _LIVE]
 
+    def live(self) -> int:
+        """Return who is unfinished, as bits."""
+        return sum(self.bit(name) for name in self.unfinished())
+
+    def gainers(self, event: Event) -> int:
+        """Return who gained by the call that was made last, as bits."""
+        if isinstance(event, Arrive | Abort):
+            return self.bit(event.name)
+        if not isinstance(self.outcome, StepResults):
+            return 0
+        return sum(self.bit(result.request_id) for result in self.outcome)
+
     def pending(self) -> tuple[int, int]:
         """Return who is being loaded and who is being sent, as bits in the order of the names."""
         loading = sending = 0

@@ -48,7 +48,7 @@ def finding_of(scope: Scope, workload: Workload, fault: Fault) -> Finding:
     elif fault.kind is Kind.LEMMA:
         lines.append(f"raise AssertionError({fault.what!r})")
     elif fault.loop:
-        lines += _round(_lines(scope, workload, fault.loop, after=fault.events))
+        lines += _round(_lines(scope, workload, fault.loop, after=fault.events), fault.who)
     opening = _OPENING.format(
         title=fault.what.replace('"', "'").replace("\\", "/"),
         keeps=[name for name, shape in Machine(scope, workload).shapes.items() if shape.sends],
@@ -68,17 +68,17 @@ def finding_of(scope: Scope, workload: Workload, fault: Fault) -> Finding:
     )
 
 
-def _round(lines: Sequence[str]) -> list[str]:
+def _round(lines: Sequence[str], who: str) -> list[str]:
     """Return calls that are made three times, and the claim that somebody gains by them."""
     body = ["    " + ("gained += " if line.startswith("update") else "") + line for line in lines]
-    return [
-        "",
-        "# From here on the same goes round and round:",
-        "gained = 0",
-        "for _ in range(3):",
-        *body,
-        'assert gained, "nobody gets a token, and nobody ends"',
-    ]
+    first, claim = "", 'assert gained, "nobody gets a token, and nobody ends"'
+    if who:
+        first = f"known = len(scheduler.token_ids({who!r}))"
+        tokens = f"len(scheduler.token_ids({who!r}))"
+        ended = f"scheduler.status({who!r}) is None"
+        claim = f'assert {ended} or {tokens} > known, "{who} gets no token, and does not end"'
+    opening = ["", "# From here on the same goes round and round:", first, "gained = 0"]
+    return [*opening, "for _ in range(3):", *body, claim]
 
 
 def _lines(

@@ -16,7 +16,7 @@ from kvproof.verify.explorer.graph import Graph
 from kvproof.verify.explorer.machine import Machine, Position
 from kvproof.verify.explorer.program import finding_of
 from kvproof.verify.explorer.scope import Scope, Workload
-from kvproof.verify.explorer.stuck import described
+from kvproof.verify.explorer.stuck import described, starved
 
 Watch = Callable[[int, int, int], None]  # states, transitions, states that wait
 _LOOK_EVERY = 256  # states
@@ -29,6 +29,7 @@ class Settings:
     Attributes:
         stop_at_first: end with the first thing that is wrong.
         states_max: give a workload up beyond so many states; None for never.
+        starvation: look also for requests that are passed over for ever while others come and go.
         checks: what is asked of each call besides.
         watch: told now and then how far it is.
 
@@ -36,6 +37,7 @@ class Settings:
 
     stop_at_first: bool = False
     states_max: int | None = None
+    starvation: bool = False
     checks: Sequence[Check] = ()
     watch: Watch | None = None
 
@@ -78,9 +80,19 @@ class Search:
             self._add_cycle(cycle)
             if self.settings.stop_at_first:
                 break
+        if self.settings.starvation and not self._has_enough():
+            self._look_for_starvation()
         found = tuple(sorted(self.findings, key=lambda finding: finding.length))
         seconds = time.process_time() - start
         return Explored(self.workload, len(self.graph), self.transitions, seconds, complete, found)
+
+    def _look_for_starvation(self) -> None:
+        for name in self.machine.names:
+            graph = self.graph.without_gains_of(name, self.machine.bit(name))
+            for cycle in fair_cycles(graph):
+                events, calls = way_of(graph, cycle)
+                stuck = starved(self.scope, self.workload, name, events)
+                self._add(Fault(stuck.kind, stuck.what, stuck.signature, events, calls, name))
 
     def _has_enough(self) -> bool:
         return self.settings.stop_at_first and bool(self.findings)
@@ -149,12 +161,17 @@ class Search:
         core, key = self.machine.key()
         number = self._numbers.get(key)
         if number is None:
-            number = self.graph.add_state(self._state, event, self.machine.pending())
+            machine = self.machine
+            live = machine.live() if self.settings.starvation else -1
+            number = self.graph.add_state(self._state, event, machine.pending(), live)
             self._numbers[key] = number
             if self._is_sound(core, number):
                 self._frontier.append((number, self.machine.position()))
         if not gains and isinstance(event, Schedule | Update):
             self.graph.add_idle_call(self._state, number, event)
+        if event is not None and self.settings.starvation:
+            gainers = self.machine.gainers(event)
+            self.graph.gains.append((self._state, number, event, gainers))
         if event is not None and self.settings.checks:
             self._ask(event)
 

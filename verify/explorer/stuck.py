@@ -45,6 +45,17 @@ def described(
     return Stuck(kind, what, " | ".join(sorted(alike for *_, alike in people)))
 
 
+def starved(scope: Scope, workload: Workload, name: str, events: Sequence[Event]) -> Stuck:
+    """Say who is passed over for ever in a cycle, and who is there besides."""
+    machine = Machine(scope, workload)
+    for event in events:
+        machine.follow(event)
+    people = _people(machine)
+    words = "; ".join(f"{who} {state} {detail}" for who, state, detail, _ in people)
+    (alike,) = (alike for who, *_, alike in people if who == name)
+    return Stuck(Kind.STARVATION, f"{name} is passed over for ever: {words}", alike)
+
+
 def _is_frame(outcome: object) -> bool:
     """Return whether a step has been decided that computes something."""
     return isinstance(outcome, StepOutput) and outcome.num_requests > 0
