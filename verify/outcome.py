@@ -83,11 +83,11 @@ def run_to_end(
 
     A fault is the last thing that is yielded. `outcome` is filled with what comes of the workload.
     """
-    return _Drain(recording, profile, outcome).steps()
+    return Drain(recording, profile, outcome).steps()
 
 
 @define
-class _Drain:
+class Drain:
     """A run until nobody is left, or until it has taken far longer than when it was recorded."""
 
     recording: Recording
@@ -129,6 +129,7 @@ class _Drain:
         return [*known[:count], *[OTHER_TOKEN] * (count - len(known))]
 
     def steps(self) -> Iterator[Difference | None]:
+        """Yield None after each step that is in order; a fault is the last thing it yields."""
         step, header = 0, self.recording.header
         tokens = sum(arrival.request.max_tokens for arrival in header.workload)
         most = 100 + 10 * (len(self.recording.steps) or tokens)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kvproof import __version__
+from kvproof.cli.bugs import bugs
 from kvproof.cli.demo import demo
 from kvproof.cli.generate import generate
 from kvproof.cli.replay import replay
@@ -23,6 +24,7 @@ application.command()(spec)
 application.command()(generate)
 application.command()(demo)
 application.command()(replay)
+application.command()(bugs)
 
 
 def _version(wanted: bool) -> None:

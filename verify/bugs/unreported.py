@@ -1,0 +1,53 @@
+"""Group X: faults of the reference that were found by looking, without a public report."""
+
+from __future__ import annotations
+
+from kvproof.runtime import loads
+from kvproof.runtime.prefix_cache import PrefixCache
+from kvproof.spec.block_transitions import b
+from kvproof.spec.rows import Transition
+from kvproof.spec.variables import references
+from kvproof.verify.bugs import unreported_handlers as handlers
+from kvproof.verify.bugs.bug import Bug, Unplanted, proved
+from kvproof.verify.bugs.injection import bent, dropped, patched, reassigned
+from kvproof.verify.bugs.load_handlers import counts_itself
+from kvproof.verify.bugs.run_catchers import Fuzz, TransferFuzz
+
+
+def twice(row: Transition) -> Transition:
+    """Take two references away for one entry."""
+    return reassigned(row, references[b].becomes(references[b] - 2))
+
+
+BUGS = (
+    Bug(
+        "X1",
+        (),
+        patched(
+            loads,
+            "_may_load",
+            "counts a request's own need among that of others",
+            counts_itself,
+        ),
+        TransferFuzz("tight"),
+        "V5",
+        "",
+    ),
+    Bug(
+        "X2",
+        (),
+        patched(PrefixCache, "reset", "changes the index and then refuses", handlers.clears_first),
+        Fuzz("sharing"),
+        "S7",
+        "",
+    ),
+    proved("X3", (), bent("drain", "takes two references away for one", twice), "S2", ""),
+    proved(
+        "X4",
+        (),
+        dropped("park_session without effect stale[r] := last_frame[r]"),
+        "L1",
+        "waiting_wants_no_sample",
+    ),
+)
+UNPLANTED: tuple[Unplanted, ...] = ()
