@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from kvproof.runtime.prefix_cache import PrefixCache
 from kvproof.runtime.request import Request
 from kvproof.runtime.request_table import RequestTable
 from kvproof.runtime.skipped_queue import SkippedQueue
+from kvproof.runtime.state_image import Sizes, StateImage
 from kvproof.runtime.transfers import Transfers
 from kvproof.runtime.waiting_queue import (
     FirstComeQueue,
@@ -64,7 +66,8 @@ class Books:
     ) -> None:
         """Make the books of a scheduler without requests."""
         self.config = config
-        self.state = State(config.constants(), requests=64, fences=16)
+        room = min(max(config.max_num_seqs, _ROOM_MIN), _ROOM_MAX)  # more is made when needed
+        self.state = State(config.constants(), requests=room, fences=min(room, 16), items=16)
         self.table = RequestTable(self.state)
         self.queue = FreeQueue(config.num_blocks)
         early = config.profile.reuses_in_flight and connector is None
@@ -88,6 +91,8 @@ class Books:
         self.dropped_until = 0
         self.deferred = False
         self.untold: dict[int, list[int]] = {}
+        self._image: StateImage | None = None
+        self._images: dict[Sizes, StateImage] = {}
         self._block_size = np.array(config.block_size)
         self._block_size_less_one = np.array(config.block_size - 1)
 
@@ -103,6 +108,54 @@ class Books:
             at_allocation=config.profile.publishes_at_allocation,
             is_shared=config.enable_prefix_caching,
         )
+
+    @property
+    def image(self) -> StateImage:
+        """The core's state in one piece; making it moves every column."""
+        if self._image is None or not self._image.is_current(self.state):
+            self._image = StateImage(self.state)
+            self._images[self._image.sizes] = self._image
+        return self._image
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """Return everything that is kept here, for `restore`.
+
+        The encoder cache is not part of it, and statistics are not.
+        """
+        prefix, transfers = self.prefix, self.transfers
+        return (
+            self.image.keep(self.state),
+            self.table.snapshot(),
+            self.queue.snapshot(),
+            self.fences.snapshot(),
+            self.running.snapshot(),
+            self.waiting.snapshot(),
+            self.skipped.snapshot(),
+            self.landed.snapshot(),
+            (self.started_over.copy(), self.cut_rows.copy(), self.untold.copy()),
+            None if prefix is None else prefix.snapshot(),
+            None if transfers is None else transfers.snapshot(),
+            (self.dropped_until, self.deferred),
+        )
+
+    def restore(self, kept: tuple[Any, ...]) -> None:
+        """Have everything as it was when `snapshot` was called."""
+        image, table, queue, fences, running, waiting, skipped, landed, sets, *rest = kept
+        self._image = self._images.get(image[0], self.image)
+        self._image.put_back(self.state, image)
+        self.table.restore(table)
+        self.queue.restore(queue)
+        self.fences.restore(fences)
+        self.running.restore(running)
+        self.waiting.restore(waiting)
+        self.skipped.restore(skipped)
+        self.landed.restore(landed)
+        self.started_over, self.cut_rows, self.untold = (some.copy() for some in sets)
+        prefix, transfers, (self.dropped_until, self.deferred) = rest
+        if self.prefix is not None:
+            self.prefix.restore(prefix)
+        if self.transfers is not None:
+            self.transfers.restore(transfers)
 
     def expect(self, request: Request, known: int, limit: int, preemptions: int = 0) -> None:
         """Ask the order policy, if there is one, where a request is going to be queued.
@@ -213,4 +266,5 @@ def _waiting_queue(
     return PriorityQueue(table) if config.policy == "priority" else FirstComeQueue()
 
 
+_ROOM_MIN, _ROOM_MAX = 4, 64  # rows at the start
 _FEW = 12  # Up to here the scalar row, again and again, costs less than its batch form.

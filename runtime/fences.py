@@ -6,7 +6,7 @@ Rule: deferred frees of vLLM (vllm#45357).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from kvproof.core import State, batches
 from kvproof.core.arrays import Integers
@@ -40,6 +40,10 @@ class Fences:
         """Return the number of fences that hold blocks back."""
         return len(self._used)
 
+    def __iter__(self) -> Iterator[int]:
+        """Yield the fences that hold blocks back, the oldest first."""
+        return iter(self._used)
+
     def vacant(self) -> int:
         """Return a fence without blocks, after making room for it."""
         if not self._vacant:
@@ -59,6 +63,15 @@ class Fences:
             self._used.remove(fence)
             self._drain_one(fence)
             self._vacant.append(fence)
+
+    def snapshot(self) -> tuple[list[int], list[int]]:
+        """Return which fences are vacant and which in use, for `restore`."""
+        return self._vacant.copy(), self._used.copy()
+
+    def restore(self, kept: tuple[list[int], list[int]]) -> None:
+        """Use the fences that were in use when `snapshot` was called."""
+        vacant, used = kept
+        self._vacant, self._used = vacant.copy(), used.copy()
 
     def _is_over(self, fence: int) -> bool:
         cells = self._state.fence.cells

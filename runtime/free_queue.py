@@ -63,6 +63,15 @@ class FreeQueue:
         """Queue blocks behind all others, in the given order."""
         self._insert(self._before[_END], blocks)
 
+    def snapshot(self) -> tuple[list[int], list[int], int]:
+        """Return the order, for `restore`."""
+        return self._after.copy(), self._before.copy(), self._length
+
+    def restore(self, kept: tuple[list[int], list[int], int]) -> None:
+        """Queue what was queued when `snapshot` was called, in that order."""
+        after, before, self._length = kept
+        self._after[:], self._before[:] = after, before
+
     def _insert(self, place: int, blocks: Iterable[int]) -> None:
         following = self._after[place]
         for block in blocks:

@@ -34,6 +34,16 @@ class OrderedRows:
             self._rows.flags.writeable = False
         return self._rows
 
+    def snapshot(self) -> Integers:
+        """Return the rows in order, for `restore`; the array is read-only."""
+        return self.rows
+
+    def restore(self, kept: Integers) -> None:
+        """Have the rows that were there when `snapshot` was called."""
+        self._length = len(kept)
+        self._array[: self._length] = kept
+        self._rows = kept
+
     def append(self, row: int) -> None:
         """Put a row at the end."""
         self._array[self._length] = row

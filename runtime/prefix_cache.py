@@ -5,7 +5,7 @@ Rule: vLLM KVCacheManager.get_computed_blocks and cache_blocks; BlockPool.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from attrs import define, field
@@ -204,6 +204,18 @@ class PrefixCache:
         self.index.clear()
         self.events.cleared()
         return True
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """Return the prefixes of each row and what is published, for `restore`; no counts."""
+        own = [(row, o.keys, o.known.copy(), o.published) for row, o in self._rows.items()]
+        return own, self.index.snapshot() if len(self.index) else ()
+
+    def restore(self, kept: tuple[Any, ...]) -> None:
+        """Have the prefixes that were there when `snapshot` was called."""
+        own, published = kept
+        self._rows = {row: RowPrefixes(k, known.copy(), done) for row, k, known, done in own}
+        if published or len(self.index):
+            self.index.restore(published)
 
     def mismatches(self) -> list[str]:
         """Return where the index and the core disagree about what is published."""

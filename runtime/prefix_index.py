@@ -47,6 +47,15 @@ class PrefixIndex:
             del self._blocks[prefix]
         return prefix
 
+    def snapshot(self) -> tuple[tuple[Prefix, tuple[int, ...]], ...]:
+        """Return what is published, the oldest first for each prefix, for `restore`."""
+        return tuple((prefix, tuple(blocks)) for prefix, blocks in self._blocks.items())
+
+    def restore(self, kept: tuple[tuple[Prefix, tuple[int, ...]], ...]) -> None:
+        """Have published what was published when `snapshot` was called."""
+        self._blocks = {prefix: dict.fromkeys(blocks) for prefix, blocks in kept}
+        self._prefixes = {block: prefix for prefix, blocks in kept for block in blocks}
+
     def clear(self) -> None:
         """Take note that no block is published."""
         self._blocks.clear()

@@ -46,15 +46,8 @@ class RequestTable:
     def insert(self, row: int, request: Request, limit: int) -> None:
         """Put a request into the row that `next_row` named, with room for `limit` tokens."""
         self._vacant.remove(row) if self._vacant[-1] != row else self._vacant.pop()
-        self.requests[row] = request
-        self.row_of[request.request_id] = row
-        self._number(row)
-        self.priority[row], self.arrival[row] = request.priority, request.arrival_time
+        self._put(row, request)
         self.tokens.allocate(row, request.prompt_token_ids, limit)
-        stops = request.stop_token_ids
-        self.stop_token[row] = next(iter(stops)) if len(stops) == 1 else NO_TOKEN
-        if len(stops) > 1:
-            self.several_stops[row] = stops
 
     def replace(self, row: int, request: Request, limit: int) -> None:
         """Put the next turn of a session into its row, with room for `limit` tokens."""
@@ -96,6 +89,37 @@ class RequestTable:
     def request_ids(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the ids of the requests in the given rows."""
         return [request.request_id for request in self.requests[rows]]
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """Return which request is in which row, and its tokens, for `restore`."""
+        live = [(row, self.requests[row]) for row in self.row_of.values()]
+        return live, self._vacant.copy(), self.tokens.snapshot()
+
+    def restore(self, kept: tuple[Any, ...]) -> None:
+        """Have the requests in the rows in which they were when `snapshot` was called."""
+        live, vacant, tokens = kept
+        now = {row: self.requests[row] for row in self.row_of.values()}
+        for row in now.keys() - dict(live).keys():
+            self.requests[row] = None
+            self.several_stops.pop(row, None)
+        self.row_of = {}
+        for row, request in live:
+            if now.get(row) is not request:
+                self.several_stops.pop(row, None)
+                self._put(row, request)
+            self.row_of[request.request_id] = row
+        self._vacant = vacant.copy()
+        self.tokens.restore(tokens)
+
+    def _put(self, row: int, request: Request) -> None:
+        self.requests[row] = request
+        self.row_of[request.request_id] = row
+        self._number(row)
+        self.priority[row], self.arrival[row] = request.priority, request.arrival_time
+        stops = request.stop_token_ids
+        self.stop_token[row] = next(iter(stops)) if len(stops) == 1 else NO_TOKEN
+        if len(stops) > 1:
+            self.several_stops[row] = stops
 
     def _number(self, row: int) -> None:
         self.serial[row] = self._next_serial

@@ -361,6 +361,35 @@ class Scheduler:
         if broken:
             raise BrokenInvariant("; ".join(broken) + ". This is a fault in kvproof.")
 
+    def snapshot(self) -> tuple[Any, ...]:
+        """Return all that decides what the scheduler will do, for `restore`.
+
+        For whoever explores what can happen; it costs a few microseconds. Counts for statistics
+        and KV events are not part of it, and neither is what the connector knows.
+
+        Raises:
+            CallerError: If there is an encoder cache.
+
+        """
+        if self._books.encoder is not None:
+            raise CallerError("an encoder cache cannot be kept; configure none.")
+        return (
+            self._books.snapshot(),
+            tuple(self._in_flight),
+            self._ended.copy(),
+            self._finished_ids.copy(),
+            self._steps,
+            self._buffers.current,
+        )
+
+    def restore(self, kept: tuple[Any, ...]) -> None:
+        """Be what the scheduler was when it gave this `snapshot`."""
+        books, in_flight, ended, finished, self._steps, current = kept
+        self._books.restore(books)
+        self._in_flight = deque(in_flight)
+        self._ended, self._finished_ids = ended.copy(), finished.copy()
+        self._buffers.forget(current)
+
     def _decide(self, throttle_prefills: bool) -> StepPlan:
         if not rows.begin(self._books.state, throttle_prefills):
             raise BrokenInvariant("no frame is in flight but a step cannot be opened.")

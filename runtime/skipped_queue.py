@@ -6,6 +6,7 @@ Rule: vLLM Scheduler.skipped_waiting; loaded requests go first in a safe profile
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from kvproof.runtime.waiting_queue import WaitingQueue
 
@@ -49,3 +50,13 @@ class SkippedQueue:
         """Take a row out, wherever it stands."""
         self._queue.remove(row)
         self._rows.remove(row)
+
+    def snapshot(self) -> tuple[Any, frozenset[int]]:
+        """Return the order, for `restore`."""
+        return self._queue.snapshot(), frozenset(self._rows)
+
+    def restore(self, kept: tuple[Any, frozenset[int]]) -> None:
+        """Queue what was queued when `snapshot` was called, in that order."""
+        order, members = kept
+        self._queue.restore(order)
+        self._rows = set(members)

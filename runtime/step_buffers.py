@@ -91,6 +91,11 @@ class StepBuffers:
         else:
             self.fill_current()
 
+    def forget(self, current: StepOutput | None) -> None:
+        """Let nothing in the buffers count any more, for a scheduler that has gone back in time."""
+        self.current = current
+        self._filled_step, self._rows = -1, self._rows[:0]
+
     def _fill(self, output: StepOutput) -> None:
         if self._filled_step == output.step:
             return

@@ -63,6 +63,22 @@ class TokenStore:
         start = int(self.starts[row])
         return self.tokens[start : start + count].tolist()  # type: ignore[no-any-return]
 
+    def snapshot(self) -> tuple[tuple[int, int, bytes], ...]:
+        """Return each row that has a span, its length and its tokens, for `restore`."""
+        tokens, starts = self.tokens, self.starts.data
+        return tuple(
+            (row, length, tokens[starts[row] : starts[row] + length].tobytes())
+            for row, length in self._lengths.items()
+        )
+
+    def restore(self, kept: tuple[tuple[int, int, bytes], ...]) -> None:
+        """Give back the spans that rows had when `snapshot` was called, side by side."""
+        self._lengths, self._used = {}, 0
+        for row, length, content in kept:
+            self.allocate(row, (), length)
+            start = self._used - length
+            self.tokens[start : self._used] = np.frombuffer(content, dtype=np.int64)
+
     def _make_room(self, extra: int) -> None:
         """Pack the live spans into an array with room for as many again."""
         live = sum(self._lengths.values()) + extra

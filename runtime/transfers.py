@@ -7,7 +7,8 @@ nothing (property S5). Rule: vLLM Scheduler, KVConnectorBase_V1.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from attrs import define, field
@@ -91,6 +92,16 @@ class Transfers:
     def is_busy(self, request_id: str) -> bool:
         """Return whether an ended request of that id still has blocks that a transfer touches."""
         return request_id in self._obligations
+
+    @property
+    def obligations(self) -> Mapping[str, Obligation]:
+        """What the blocks of each ended request wait for."""
+        return self._obligations
+
+    @property
+    def failed(self) -> Mapping[int, int]:
+        """Rows whose load has failed and not ended yet, and how many of its tokens are right."""
+        return self._failed
 
     @property
     def num_obligations(self) -> int:
@@ -240,6 +251,22 @@ class Transfers:
             self.connector.written(digests, blocks)
         for row in [row for row, frame in self.unconfirmed.items() if frame <= returned]:
             del self.unconfirmed[row]
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """Return what transfers are in flight, for `restore`; no counts."""
+        return (
+            self.unconfirmed.copy(),
+            [(name, o.fence, o.waits_for.copy()) for name, o in self._obligations.items()],
+            self._failed.copy(),
+            self._written.copy(),
+        )
+
+    def restore(self, kept: tuple[Any, ...]) -> None:
+        """Have in flight what was in flight when `snapshot` was called."""
+        unconfirmed, obligations, failed, written = kept
+        self.unconfirmed, self._failed = unconfirmed.copy(), failed.copy()
+        self._obligations = {name: Obligation(f, waits.copy()) for name, f, waits in obligations}
+        self._written = written.copy()
 
     def _name(self, row: int) -> str:
         name: str = self._table.requests[row].request_id

@@ -42,6 +42,14 @@ class WaitingQueue(Protocol):
         """Take a row out, wherever it stands."""
         ...
 
+    def snapshot(self) -> Any:
+        """Return the order, for `restore`."""
+        ...
+
+    def restore(self, kept: Any) -> None:
+        """Queue what was queued when `snapshot` was called, in that order."""
+        ...
+
 
 class FirstComeQueue:
     """In the order of arrival; a preempted request goes to the front."""
@@ -77,6 +85,14 @@ class FirstComeQueue:
         else:
             self._rows.remove(row)
 
+    def snapshot(self) -> tuple[int, ...]:
+        """Return the order, for `restore`."""
+        return tuple(self._rows)
+
+    def restore(self, kept: tuple[int, ...]) -> None:
+        """Queue what was queued when `snapshot` was called, in that order."""
+        self._rows = deque(kept)
+
 
 class PriorityQueue:
     """By (priority, arrival time, id), the least first; a preempted request goes to its place."""
@@ -107,6 +123,14 @@ class PriorityQueue:
     def remove(self, row: int) -> None:
         """Take a row out, wherever it stands."""
         del self._entries[bisect_left(self._entries, self._entry(row))]
+
+    def snapshot(self) -> tuple[tuple[int, float, str, int], ...]:
+        """Return the order, for `restore`."""
+        return tuple(self._entries)
+
+    def restore(self, kept: tuple[tuple[int, float, str, int], ...]) -> None:
+        """Queue what was queued when `snapshot` was called, in that order."""
+        self._entries = list(kept)
 
     def _entry(self, row: int) -> tuple[int, float, str, int]:
         request = self._table.requests[row]
@@ -170,6 +194,15 @@ class OrderedQueue:
         """Take a row out, wherever it stands."""
         place = self._rows.index(row)
         del self._rows[place], self._keys[place]
+
+    def snapshot(self) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+        """Return the order, for `restore`."""
+        return tuple(self._rows), tuple(self._keys)
+
+    def restore(self, kept: tuple[tuple[int, ...], tuple[Any, ...]]) -> None:
+        """Queue what was queued when `snapshot` was called, in that order."""
+        ordered, keys = kept
+        self._rows, self._keys = list(ordered), list(keys)
 
     def _insert(self, place: int, key: Any, row: int) -> None:
         self._rows.insert(place, row)
