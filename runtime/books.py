@@ -47,12 +47,14 @@ class Books:
             their loads are not decided yet.
         landed: the same of requests that wait with loaded blocks; each is in one of the three.
         cut_rows: rows that compute anew in place, until the next step.
-        started_over: rows whose load brought nothing, until they are admitted.
+        started_over: rows whose load brought nothing, until they are admitted; only the reference
+            counts what they need.
         prefix: the prefix cache, if it is enabled, or what a connector needs of it.
         transfers: the scheduler's side of the connector, if there is one.
         encoder: the encoder cache, if there is one.
         dropped_until: the last frame that may bring samples for requests that have ended.
         deferred: the last step left requests waiting because it deferred prefills.
+        preempts_in_turn: victims are chosen so that nobody gives way to who is served after it.
         untold: blocks that running requests took in a step which they then were not part of.
 
     """
@@ -63,6 +65,8 @@ class Books:
         on_free: Callable[[Integers], None] | None,
         order: Order | None = None,
         connector: Connector | None = None,
+        *,
+        preempts_in_turn: bool = True,
     ) -> None:
         """Make the books of a scheduler without requests."""
         self.config = config
@@ -90,6 +94,7 @@ class Books:
             self.encoder = EncoderCache(self.state, drops_repeats=drops)
         self.dropped_until = 0
         self.deferred = False
+        self.preempts_in_turn = preempts_in_turn
         self.untold: dict[int, list[int]] = {}
         self._image: StateImage | None = None
         self._images: dict[Sizes, StateImage] = {}

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Self
 
 from attrs import frozen
+
+
+class LoadAdmission(StrEnum):
+    """When an asynchronous load is admitted; what is loaded cannot be preempted."""
+
+    FITS = "fits"
+    """What it brings fits into the free blocks: two loads can wait for one another (vllm#30659)."""
+
+    WHOLE_PROMPT = "whole prompt"
+    """All known tokens of the request fit into the free blocks (vllm#45388)."""
+
+    RESERVATION = "reservation"
+    """As before, and what it brings fits beside what all prefills in flight still need (vLLM
+    0.25.1, vllm#44560)."""
+
+    TOGETHER = "together"
+    """What it brings fits beside what the first running request still needs, and all that is loaded
+    fits into the pool together, each request with all of its known tokens."""
 
 
 @frozen(kw_only=True)
@@ -35,10 +54,25 @@ class Profile:
             come back when the last step that touches them has come back.
         promotes_at_scan: a load that has ended is noticed only when the pass reaches its request,
             which a head of the queue that does not fit prevents for ever (vllm#45406, vllm#57841).
-            Safe: noticed at once, and loaded requests are admitted before all others.
-        reserves_for_prefills_only: a load is admitted if it fits beside what prefills in flight
-            still need, though local requests may take that (vllm#48433). Safe: only if all that is
-            loaded fits into the pool together, each request with all of its known tokens.
+            Safe: noticed at once.
+        load_admission: when a load is admitted; by the weaker rules several loads can wait for each
+            other's blocks for ever (vllm#30659, vllm#45388). Safe: `LoadAdmission.TOGETHER`.
+        ignores_lookahead_of_loads: what a load needs in the end is counted without the slots for
+            look-ahead, which it then lacks (vllm#57104). Safe: counted.
+        lets_others_pass_loaded: requests that hold loaded blocks wait like all others, behind
+            whoever does not fit because of those blocks (vllm#45406, vllm#57841). Safe: they go
+            before all that hold none.
+        repeats_failed_loads: a request whose load brought nothing is offered to the connector
+            again, and can be loaded in vain for ever (vLLM
+            Scheduler._update_waiting_for_remote_kv). Safe: it is computed, and may be loaded again
+            after it has been preempted.
+        preempts_first_of_equals: of the least urgent running requests the one that was admitted
+            first is preempted, so that equals can undo each other's work in turn (vLLM
+            Scheduler.schedule, max over the running list). Safe: the one admitted last.
+        scans_past_refusals: a pass goes on behind a request that does not fit, so that small
+            requests can overtake a large one for ever (vllm#57413). Safe: it ends, as in vLLM.
+        keeps_room_for_loads: local requests are admitted only beside what loads still need
+            (vllm#48433). Safe: they may take it, as in vLLM, for they can be preempted.
         recomputes_in_place: what a synchronous load did not bring is computed anew in blocks that
             were published meanwhile, so that others find what is not there (vLLM
             Scheduler._handle_invalid_blocks). Safe: nothing of such a request is published before
@@ -55,7 +89,13 @@ class Profile:
     preempts_in_flight: bool = False
     reuses_in_flight: bool = False
     promotes_at_scan: bool = False
-    reserves_for_prefills_only: bool = False
+    load_admission: LoadAdmission = LoadAdmission.TOGETHER
+    ignores_lookahead_of_loads: bool = False
+    lets_others_pass_loaded: bool = False
+    repeats_failed_loads: bool = False
+    preempts_first_of_equals: bool = False
+    scans_past_refusals: bool = False
+    keeps_room_for_loads: bool = False
     recomputes_in_place: bool = False
 
     @classmethod
@@ -75,7 +115,11 @@ class Profile:
             preempts_in_flight=True,
             reuses_in_flight=True,
             promotes_at_scan=True,
-            reserves_for_prefills_only=True,
+            load_admission=LoadAdmission.RESERVATION,
+            ignores_lookahead_of_loads=True,
+            lets_others_pass_loaded=True,
+            repeats_failed_loads=True,
+            preempts_first_of_equals=True,
             recomputes_in_place=True,
             drops_half_read_repeats=True,
         )

@@ -14,6 +14,15 @@ from kvproof.runtime.token_store import TokenStore
 NO_TOKEN = -(2**63)  # below anything that a model can sample
 
 
+def arrival_number(time: float) -> int:
+    """Return a whole number for a time, the greater the later; int64 holds it.
+
+    The bits of a float are in the order of its values, for negative ones the other way round.
+    """
+    bits = int(np.float64(time).view(np.int64)) if time else 0
+    return bits if bits >= 0 else -(2**63) - bits
+
+
 class RequestTable:
     """Rows for live requests; the columns grow with the number of requests.
 

@@ -27,7 +27,12 @@ def last_running(running: RunningView) -> int:
 
 
 def least_urgent(running: RunningView) -> int:
-    """Choose the greatest (priority, arrival time), the first of equals in the order of visits."""
+    """Choose the greatest (priority, arrival time), of equals the one that was admitted last."""
+    return int(running.rows[np.lexsort((running.arrival_time, running.priority))[-1]])
+
+
+def first_of_least_urgent(running: RunningView) -> int:
+    """Choose the same, of equals the first in the order of visits, as only the reference does."""
     urgency = np.lexsort((running.arrival_time, running.priority))
     last = urgency[-1]
     equal = (running.priority == running.priority[last]) & (
@@ -249,8 +254,9 @@ def _preempt(books: Books, plan: StepPlan, victim: int, needy: int, wanted: int)
         books.transfers.preempted(victim)
     fence = books.fences.vacant()
     in_flight = books.is_in_flight(victim)
-    rule = rows.preempt_in_flight if in_flight else rows.preempt
+    rule = rows.preempt if books.preempts_in_turn else rows.preempt_at_will
     if in_flight:
+        rule = rows.preempt_in_flight
         books.note_dropped()
     if not rule(state, victim, needy, wanted, fence):
         raise BrokenInvariant(f"row {victim} may not be preempted for row {needy}.")

@@ -20,8 +20,10 @@ from kvproof.runtime.errors import BrokenInvariant, CallerError, RequestRefused,
 from kvproof.runtime.kv_pool import KVPool
 from kvproof.runtime.prefix_cache import PrefixStatistics
 from kvproof.runtime.request import Request
+from kvproof.runtime.request_table import arrival_number
 from kvproof.runtime.running_pass import (
     Victim,
+    first_of_least_urgent,
     last_running,
     least_urgent,
     leave_untold,
@@ -75,10 +77,11 @@ class Scheduler:
         """Make a scheduler without requests."""
         _check_pool(config, kv_pool, debug)
         self.config, self.debug = config, debug
-        usual = least_urgent if config.policy == "priority" else last_running
+        usual = usual_victim(config)
         self._kv_pool, self._choose_victim = kv_pool, choose_victim or usual
         on_free = self._poison if debug and kv_pool is not None else None
-        self._books = Books(config, on_free, order, connector)
+        in_turn = choose_victim is None and usual is not first_of_least_urgent
+        self._books = Books(config, on_free, order, connector, preempts_in_turn=in_turn)
         self._buffers = StepBuffers(config, self._books.state, self._books.table)
         self._in_flight: deque[StepOutput] = deque()
         self._steps = 0
@@ -111,6 +114,10 @@ class Scheduler:
         arrive = rows.arrive if checked else rows.arrive_unchecked
         if not arrive(self._books.state, row, prompt, limit - prompt, most):
             raise BrokenInvariant(f"row {row} is vacant but takes no request.")
+        if self.config.policy == "priority":
+            time = arrival_number(request.arrival_time)
+            if not rows.rank(self._books.state, row, request.priority, time):
+                raise BrokenInvariant(f"row {row} waits but takes no place in the order.")
         self._books.table.insert(row, request, limit + self.config.num_speculative_tokens)
         if self._books.prefix is not None:
             self._books.prefix.arrive(row, prompt, request)
@@ -517,6 +524,13 @@ class Scheduler:
     def _check(self) -> None:
         if self.debug:
             self.check()
+
+
+def usual_victim(config: SchedulerConfig) -> Victim:
+    """Return who is preempted where the caller has no policy of its own."""
+    if config.policy != "priority":
+        return last_running
+    return first_of_least_urgent if config.profile.preempts_first_of_equals else least_urgent
 
 
 def _check_pool(config: SchedulerConfig, pool: KVPool | None, debug: bool) -> None:

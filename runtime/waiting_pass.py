@@ -16,6 +16,7 @@ from kvproof.runtime import loads
 from kvproof.runtime.books import Books
 from kvproof.runtime.encoder_cache import EncoderPlan
 from kvproof.runtime.errors import BrokenInvariant
+from kvproof.runtime.load_admission import blocks_to_come
 from kvproof.runtime.skipped_queue import SkippedQueue
 from kvproof.runtime.step_plan import StepPlan, Stretch
 from kvproof.runtime.waiting_queue import WaitingQueue
@@ -25,6 +26,7 @@ class Verdict(Enum):
     """What becomes of the pass at a request that is not admitted now."""
 
     STOP = "it ends"
+    REFUSED = "it ends, or goes on behind the request, which does not fit"
     SKIP = "it goes on behind the request"
     LOAD = "it goes on, and the request is being loaded"
 
@@ -78,28 +80,46 @@ def schedule_waiting(books: Books, plan: StepPlan) -> None:
         return
     decodes_only = bool(books.config.num_speculative_tokens) and _all_decode(books, plan)
     skipped: list[int] = []
+    refused: list[int] = []
     while (queue := _next_queue(books)) is not None and books.state.step.budget_left > 0:
         row = queue.first()
         if books.state.pool.running >= books.config.max_num_seqs:
             break
         found = _considered(books, plan, row, decodes_only)
-        if found is Verdict.STOP:
+        # A session that was preempted in an earlier turn has new tokens: workers learn it anew.
+        again = books.state.request.cells.status[row] == Status.PREEMPTED
+        if isinstance(found, Admission) and not _admit(books, found):
+            found = Verdict.REFUSED
+        if found is Verdict.REFUSED and books.config.profile.scans_past_refusals:
+            queue.remove(row)
+            refused.append(row)
+            continue
+        if found in (Verdict.STOP, Verdict.REFUSED):
             break
         if isinstance(found, Verdict):
             queue.remove(row)
             skipped.append(row)
             continue
-        # A session that was preempted in an earlier turn has new tokens: workers learn it anew.
-        again = books.state.request.cells.status[row] == Status.PREEMPTED
-        if not _admit(books, found):
-            break
         (plan.resumed if again else plan.new).append(row)
         queue.remove(row)
         books.running.append(row)
         _give_first_chunk(books, plan, found)
+    _put_back(books, refused)
     books.skipped.put_first(skipped)
     if books.transfers is not None:
         _count_undecided(books)
+
+
+def _put_back(books: Books, refused: list[int]) -> None:
+    """Let requests that did not fit wait where they waited before."""
+    landed = books.state.request.cells.landed
+    passes_loaded = books.config.profile.lets_others_pass_loaded
+    for row in reversed(refused):
+        if landed[row]:
+            (books.skipped if passes_loaded else books.landed).put_first([row])
+        else:
+            books.expect_row(row)
+            books.waiting.put_back(row)
 
 
 def _count_undecided(books: Books) -> None:
@@ -144,14 +164,20 @@ def _start(books: Books, row: int) -> Start | Verdict:
         return Start(row=row, computed=cells.computed[row], held=cells.held[row])
     hits = _hits(books, row)
     local = len(hits) * books.state.block_size
-    if books.transfers is None:
+    if books.transfers is None or _computes_all(books, row):
         return Start(row=row, computed=local, hits=hits)
     external, is_async = books.transfers.match(row, local)
     if external is None:
         return Verdict.SKIP
     if is_async:
-        return Verdict.LOAD if loads.admit_load(books, row, hits, external) else Verdict.STOP
+        return Verdict.LOAD if loads.admit_load(books, row, hits, external) else Verdict.REFUSED
     return Start(row=row, computed=local + external, hits=hits, external=external)
+
+
+def _computes_all(books: Books, row: int) -> bool:
+    """Return whether a request is not to be loaded again, because its last load was in vain."""
+    failed = books.state.request.cells.load_failed[row]
+    return failed and not books.config.profile.repeats_failed_loads
 
 
 def _hits(books: Books, row: int) -> list[int]:
@@ -209,7 +235,8 @@ def _admit(books: Books, admission: Admission) -> bool:
     if state.request.cells.landed[row]:
         return rows.admit_landed(state, row) if whole else rows.admit_landed_chunk(state, row)
     if whole:
-        return rows.admit(state, row, shared)
+        late = books.config.profile.lets_others_pass_loaded
+        return (rows.admit_past_loaded if late else rows.admit)(state, row, shared)
     wanted = min(admission.end, state.request.cells.known[row])
     return rows.admit_chunk(state, row, shared, wanted)
 
@@ -220,7 +247,10 @@ def _first_chunk_fits(books: Books, admission: Admission, there: int) -> bool:
     watermark = state.watermark if state.pool.running else 0
     end = admission.end + books.config.num_lookahead_tokens
     blocks = max(-(-end // state.block_size) - there, 0)
-    return blocks + watermark <= state.pool.free
+    kept = 0
+    if books.config.profile.keeps_room_for_loads and not admission.start.held:
+        kept = blocks_to_come(books)
+    return blocks + watermark + kept <= state.pool.free
 
 
 def _give_first_chunk(books: Books, plan: StepPlan, admission: Admission) -> None:
@@ -261,6 +291,7 @@ def _tell_connector(books: Books, start: Start) -> None:
     books.transfers.allocated(row, start.computed - external, external)
     if not external:
         return
-    if not rows.load_now(books.state, row, external):
+    again = books.config.profile.repeats_failed_loads
+    if not (rows.load_now_again if again else rows.load_now)(books.state, row, external):
         raise BrokenInvariant(f"row {row} has no room for {external} tokens that are loaded.")
     books.transfers.note_synchronous(row)

@@ -81,6 +81,13 @@ INVARIANTS = (
         rule="vllm#42571",
     ),
     Invariant(
+        "references_are_counted",
+        "All references together are the entries of all tables and fences.",
+        total(b, references[b]) == total(x, held[x]) + total(f, fenced[f]),
+        property="S2",
+        rule="sgl#35270",
+    ),
+    Invariant(
         "held_is_counted",
         "The stored length of a block table is the number of its entries.",
         held[r] == total(y, block_table[r, y]),

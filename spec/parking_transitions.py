@@ -15,6 +15,7 @@ from kvproof.spec.variables import (
     landed,
     last_frame,
     limit,
+    load_failed,
     running,
     scheduled,
     spoiled,
@@ -71,6 +72,7 @@ PARK_SESSION = Transition(
     effect=(
         *move_table_to_fence(r),
         *forget_attempt(r),
+        load_failed[r].becomes(value=False),
         stopped[r].becomes(value=False),
         stale[r].becomes(last_frame[r]),
         spoiled[step].becomes(larger(spoiled[step], last_frame[r])),

@@ -1,9 +1,30 @@
 """Why the scheduler goes on: what the configuration must satisfy, what falls, what is enabled."""
 
-from kvproof.spec.expression import Formula, all_of, any_of, choose, count_if, no, total
-from kvproof.spec.roles import ENCODER_SLOTS, TOKEN_BUDGET, block, fence, item, pool, request, step
+from kvproof.spec.expression import Formula, Number, all_of, any_of, choose, count_if, no, total
+from kvproof.spec.request_transitions import needy, victim
+from kvproof.spec.roles import (
+    BLOCK_SIZE,
+    ENCODER_SLOTS,
+    LOOKAHEAD,
+    TOKEN_BUDGET,
+    TOTAL_BLOCKS,
+    block,
+    fence,
+    item,
+    pool,
+    request,
+    step,
+)
 from kvproof.spec.rows import Measure, Progress
-from kvproof.spec.statuses import RUNNING, WAITING_FOR_REMOTE_KVS, finished, live, parked
+from kvproof.spec.service_order import goes_before, goes_first
+from kvproof.spec.statuses import (
+    RUNNING,
+    WAITING_FOR_REMOTE_KVS,
+    finished,
+    live,
+    parked,
+    queued_for_admission,
+)
 from kvproof.spec.variables import (
     budget_left,
     content,
@@ -13,6 +34,7 @@ from kvproof.spec.variables import (
     fence_table,
     fenced,
     free,
+    held,
     is_deferring,
     is_open,
     issued,
@@ -21,6 +43,7 @@ from kvproof.spec.variables import (
     known,
     landed,
     limit,
+    load_failed,
     loading,
     pinned,
     preempted,
@@ -36,12 +59,13 @@ from kvproof.spec.variables import (
 )
 
 u = request.index("u")
+f = request.index("f")
 x = request.index("x")
 b = block.index("b")
 e = fence.index("e")
 i = item.index("i")
 j = item.index("j")
-f = fence.index("f")
+g = fence.index("g")
 
 # What happens to the oldest frame in flight, step by step; nothing else can hold it up.
 ACCOUNTING = ("come_back", "accept", "accept_one", "process")
@@ -52,14 +76,73 @@ def no_frame_in_flight() -> Formula:
     return processed[step] + count_if(is_open[step]) == issued[step]
 
 
-def nothing_is_loaded() -> Formula:
-    """Return whether no request waits for a transfer or with what it brought, and no fence does."""
-    return all_of(
-        total(x, status[x] == WAITING_FOR_REMOTE_KVS) == 0,
-        total(x, landed[x]) == 0,
-        total(f, pinned[f]) == 0,
+def blocks_nobody_gives_back() -> Number:
+    """Return the blocks of those that do not run, and of fences that wait for a transfer."""
+    return (
+        total(x, choose(status[x] == RUNNING, 0, held[x]))
+        + total(g, fenced[g])
+        - total(g, choose(pinned[g] == 0, fenced[g], 0))
     )
 
+
+def nobody_runs() -> Formula:
+    """Return whether nobody runs, so that all that is held is held by others."""
+    return all_of(
+        running[pool] == 0,
+        total(x, held[x]) == total(x, choose(status[x] == RUNNING, 0, held[x])),
+    )
+
+
+def nothing_is_transferred() -> Formula:
+    """Return whether no request and no fence waits for a transfer."""
+    return all_of(
+        total(x, status[x] == WAITING_FOR_REMOTE_KVS) == 0,
+        total(g, pinned[g]) == 0,
+    )
+
+
+# Why blocks that are missing are held by somebody: the invariants that such proofs rest on.
+ROOM = (
+    "conservation",
+    "referenced_is_counted",
+    "references_are_counted",
+    "fenced_is_counted",
+    "frames_in_flight",
+    "fences_are_numbered",
+    "pinned_minimum",
+    "held_minimum",
+    "references_minimum",
+    "claimed_minimum",
+    "fenced_minimum",
+    "fence_table_minimum",
+    "running_is_counted",
+)
+
+# Why a running request can be served: that, and what is known of requests that run.
+ENOUGH_TO_RUN = (
+    *ROOM,
+    "frames_are_numbered",
+    "free_is_counted",
+    "queued_means_unreferenced",
+    "items_held_minimum",
+    "claims_leave_room",
+    "only_running_holds",
+    "held_is_counted",
+    "tokens_in_order",
+    "complete_has_its_table",
+    "sample_is_in_flight",
+    "sample_is_wanted",
+    "closed_step_is_empty",
+    "budget_is_spent_once",
+    "scheduled_minimum",
+    "table_covers_tokens",
+    "request_has_a_prompt",
+    "computed_minimum",
+    "drafts_minimum",
+    "waiting_starts_over",
+    "decoding_has_computed",
+    "landed_has_its_kv",
+)
 
 MEASURES = (
     Measure(
@@ -93,10 +176,37 @@ MEASURES = (
     Measure(
         "transfers_in_flight",
         "Transfers that have not ended; each ends once, however often its end is reported.",
-        total(x, loading[x]) + total(f, pinned[f]),
+        total(x, loading[x]) + total(g, pinned[g]),
         lowered_by=("land", "fail_load", "lose_load", "unpin"),
         raised_by=("start_load", "pin"),
         property="S5",
+    ),
+    Measure(
+        "loads_to_try",
+        "Requests that may still be parked to be loaded; who was not brought anything may not.",
+        total(
+            x,
+            all_of(queued_for_admission(status[x]), no(landed[x]), no(load_failed[x])),
+        ),
+        lowered_by=("await_load",),
+        raised_by=(
+            "arrive",
+            "arrive_unchecked",
+            "grammar_ready",
+            "continue_session",
+            "preempt",
+            "preempt_at_will",
+            "preempt_in_flight",
+        ),
+    ),
+    Measure(
+        "blocks_nobody_gives_back",
+        "Blocks of those that do not run, and of fences that wait for a transfer.",
+        total(x, choose(status[x] == RUNNING, 0, held[x]))
+        + total(g, choose(pinned[g] >= 1, fenced[g], 0)),
+        lowered_by=("admit_landed", "admit_landed_chunk"),
+        raised_by=("grow_for_load", "share", "pin"),
+        property="V3",
     ),
     Measure(
         "budget",
@@ -179,10 +289,11 @@ MEASURES = (
     Measure(
         "fenced_blocks",
         "Blocks behind fences; each drains once.",
-        total(f, fenced[f]),
+        total(g, fenced[g]),
         lowered_by=("drain", "drain_early"),
         raised_by=(
             "preempt",
+            "preempt_at_will",
             "preempt_in_flight",
             "finish_stopped",
             "finish_length",
@@ -201,10 +312,12 @@ MEASURES = (
         waiting[pool],
         lowered_by=(
             "admit",
+            "admit_past_loaded",
             "admit_chunk",
             "admit_landed",
             "admit_landed_chunk",
             "await_load",
+            "await_load_unclaimed",
             "await_grammar",
             "finish_stopped_late",
             "finish_length_late",
@@ -215,6 +328,7 @@ MEASURES = (
             "grammar_ready",
             "continue_session",
             "preempt",
+            "preempt_at_will",
             "preempt_in_flight",
             "promote",
             "promote_preempted",
@@ -229,13 +343,20 @@ MEASURES = (
         running[pool],
         lowered_by=(
             "preempt",
+            "preempt_at_will",
             "preempt_in_flight",
             "finish_stopped",
             "finish_length",
             "park_session",
             "restart",
         ),
-        raised_by=("admit", "admit_chunk", "admit_landed", "admit_landed_chunk"),
+        raised_by=(
+            "admit",
+            "admit_past_loaded",
+            "admit_chunk",
+            "admit_landed",
+            "admit_landed_chunk",
+        ),
         property="V6",
     ),
 )
@@ -244,11 +365,16 @@ PROGRESS = (
     Progress(
         "fresh_step_does_something",
         "A fresh step with an unfinished request, and no frame or transfer in flight, can admit,"
-        " grow, schedule, drain, finish or preempt.",
-        (u, e),
+        " grow, schedule, drain, finish or preempt, whatever has been loaded.",
+        (u, f, e),
         all_of(
             live(status[u]),
-            nothing_is_loaded(),
+            any_of(nobody_runs(), goes_first(f)),
+            any_of(
+                total(x, landed[x]) == 0,
+                total(x, all_of(status[x] == RUNNING, held[x] == 0)) == 0,
+            ),
+            nothing_is_transferred(),
             is_open[step],
             no_frame_in_flight(),
             no(is_deferring[step]),
@@ -260,6 +386,7 @@ PROGRESS = (
         ),
         rows=(
             "admit",
+            "admit_landed",
             "grow",
             "schedule",
             "drain",
@@ -267,6 +394,69 @@ PROGRESS = (
             "finish_length",
             "preempt",
         ),
+        uses=(
+            *ENOUGH_TO_RUN,
+            "claim_covers_tokens",
+            "table_is_within_its_claim",
+            "claims_fit",
+            "claims_are_counted",
+            "only_loaded_claim",
+            "loaded_is_counted",
+            "fits_an_empty_pool",
+            "waiting_is_incomplete",
+            "table_is_no_longer_than_needed",
+        ),
+    ),
+    Progress(
+        "first_running_goes_on",
+        "The running request that goes before all others gets on, and they must give way, while all"
+        " that it knows fits beside what is loaded and what transfers hold.",
+        (u, e),
+        all_of(
+            goes_first(u),
+            total(x, held[x]) - total(x, choose(status[x] == RUNNING, 0, held[x]))
+            == held[u]
+            + total(x, choose(all_of(status[x] == RUNNING, goes_before(u, x)), held[x], 0)),
+            is_open[step],
+            no_frame_in_flight(),
+            no(is_deferring[step]),
+            budget_left[step] == TOKEN_BUDGET,
+            total(x, items_held[x]) == 0,
+            known[u] + LOOKAHEAD <= (TOTAL_BLOCKS - blocks_nobody_gives_back()) * BLOCK_SIZE,
+            fenced[e] == 0,
+            pinned[e] == 0,
+        ),
+        rows=("grow", "schedule", "drain", "finish_stopped", "finish_length", "preempt"),
+        fixed={"grow": {"r": u}, "schedule": {"r": u}, "preempt": {"needy": u}},
+        only={"preempt": goes_before(needy, victim)},
+        uses=ENOUGH_TO_RUN,
+    ),
+    Progress(
+        "loaded_is_admitted",
+        "With nobody running and no frame or send in flight, each request that waits loaded can be"
+        " admitted, whatever stands before it and whatever else is being loaded.",
+        (u, e),
+        all_of(
+            landed[u],
+            nobody_runs(),
+            is_open[step],
+            preempted[step] == 0,
+            no_frame_in_flight(),
+            total(g, pinned[g]) == 0,
+        ),
+        rows=("admit_landed", "drain"),
+        fixed={"admit_landed": {"r": u}},
+        uses=(
+            *ROOM,
+            "claim_covers_tokens",
+            "table_is_within_its_claim",
+            "claims_fit",
+            "claims_leave_room",
+            "only_loaded_claim",
+            "landed_has_its_kv",
+            "only_running_holds",
+        ),
+        property="V3",
     ),
     Progress(
         "deferring_step_serves_decodes",
@@ -278,7 +468,7 @@ PROGRESS = (
             decoding[u],
             is_open[step],
             no_frame_in_flight(),
-            nothing_is_loaded(),
+            nothing_is_transferred(),
             is_deferring[step],
             budget_left[step] == TOKEN_BUDGET,
             preempted[step] == 0,
@@ -294,6 +484,7 @@ PROGRESS = (
             "finish_length",
             "preempt",
         ),
+        uses=ENOUGH_TO_RUN,
         property="V10",
     ),
     Progress(

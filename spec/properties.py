@@ -59,26 +59,18 @@ PROPERTIES = (
     Property("L7", "A request finishes only on output of an attempt whose table it still holds."),
     Property("V1", "Unfinished work can always go on, and each action uses something up."),
     Property("V2", "A request that could not fit an empty pool is refused at its arrival."),
-    Property(
-        "V3",
-        "A parked request whose load has ended is promoted.",
-        "comes with the proofs of liveness",
-    ),
-    Property(
-        "V4",
-        "No holder of blocks waits behind a request that needs them.",
-        "comes with the proofs of liveness",
-    ),
-    Property(
-        "V5",
-        "Some order lets every holder of blocks complete.",
-        "comes with the proofs of liveness",
-    ),
+    Property("V3", "A request whose load has ended is admitted, whatever stands before it."),
+    Property("V4", "No holder of blocks waits behind a request that needs them."),
+    Property("V5", "All that holds loaded blocks fits into the pool together."),
     Property("V6", "A preemption is made only if it raises the blocks that can be had now."),
     Property("V7", "Every wait has an exit."),
     Property("V8", "While a release or a frame is pending, something can always be done for it."),
     Property("V9", "A parked request occupies no run slot, no block and no encoder entry."),
-    Property("V10", "Prefills are deferred only while decodes run and no backlog is left."),
+    Property(
+        "V10",
+        "Nobody is overtaken without end: who runs longer goes first, and prefills are deferred"
+        " only while decodes run and no backlog is left.",
+    ),
     Property(
         "V11", "All ranks issue the same collectives in each step.", "comes with data parallelism"
     ),

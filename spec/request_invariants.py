@@ -42,6 +42,7 @@ from kvproof.spec.statuses import (
     queued_for_admission,
 )
 from kvproof.spec.variables import (
+    arrival,
     ceiling,
     computed,
     credit,
@@ -57,10 +58,12 @@ from kvproof.spec.variables import (
     landed,
     last_frame,
     limit,
+    load_failed,
     loading,
     needed,
     preempted,
     preemptions,
+    priority,
     processed,
     remote,
     returned,
@@ -70,6 +73,7 @@ from kvproof.spec.variables import (
     stale,
     status,
     stopped,
+    turn,
     until,
 )
 
@@ -155,6 +159,16 @@ INVARIANTS = (
                 preemptions[r] == 0,
                 no(stopped[r]),
             ),
+        ),
+        property="L5",
+        rule="vllm#15326",
+    ),
+    Invariant(
+        "absent_has_no_place",
+        "A vacant row has no place in the order of service, and no load to remember.",
+        implies(
+            status[r] == ABSENT,
+            all_of(no(load_failed[r]), priority[r] == 0, arrival[r] == 0, turn[r] == 0),
         ),
         property="L5",
         rule="vllm#15326",
@@ -407,8 +421,8 @@ INVARIANTS = (
     ),
     Invariant(
         "decoding_has_computed",
-        "A request that decodes has computed all of its known tokens but the last.",
-        implies(decoding[r], computed[r] + 1 >= known[r]),
+        "A request that decodes has a sample, and has computed all known tokens but the last.",
+        implies(decoding[r], all_of(known[r] >= 2, computed[r] + 1 >= known[r])),
         property="N2",
         rule="vLLM AsyncScheduler._update_request_with_output",
     ),

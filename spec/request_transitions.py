@@ -28,6 +28,7 @@ from kvproof.spec.roles import (
     step,
 )
 from kvproof.spec.rows import Transition
+from kvproof.spec.service_order import does_not_go_before, goes_before
 from kvproof.spec.statuses import (
     ABSENT,
     FINISHED,
@@ -41,8 +42,12 @@ from kvproof.spec.statuses import (
     WAITING,
 )
 from kvproof.spec.variables import (
+    admissions,
+    arrival,
     block_table,
     ceiling,
+    claimed,
+    claims,
     computed,
     credit,
     decoding,
@@ -51,6 +56,7 @@ from kvproof.spec.variables import (
     fenced,
     free,
     held,
+    in_turn,
     is_open,
     issued,
     items_held,
@@ -58,12 +64,15 @@ from kvproof.spec.variables import (
     landed,
     last_frame,
     limit,
+    load_failed,
+    loaded,
     loading,
     needed,
     passed,
     pinned,
     preempted,
     preemptions,
+    priority,
     processed,
     remote,
     returned,
@@ -73,6 +82,7 @@ from kvproof.spec.variables import (
     stale,
     status,
     stopped,
+    turn,
     until,
     waiting,
 )
@@ -85,6 +95,8 @@ x = block.index("x")
 
 prompt = NumberParameter("prompt", "tokens of the prompt")
 most = NumberParameter("most", "tokens that may be computed at most")
+urgency = NumberParameter("urgency", "its priority; the least is served first")
+time = NumberParameter("time", "when it arrived, in any unit that keeps the order")
 shared = NumberParameter("shared", "hits that other requests hold, which the request will share")
 count = NumberParameter("count", "tokens sampled, accepted drafts among them")
 draft_count = NumberParameter("draft_count", "draft tokens")
@@ -124,9 +136,18 @@ def forget_attempt(owner: Index) -> tuple[Assignment, ...]:
     )
 
 
+def give_up_claim(owner: Index) -> tuple[Assignment, ...]:
+    """Return what a request does that needs no blocks kept for it any more."""
+    return (
+        claims[pool].becomes(claims[pool] - claimed[owner]),
+        claimed[owner].becomes(0),
+    )
+
+
 def end_of_load(owner: Index) -> tuple[Assignment, ...]:
     """Return what it means for a load that its request ends: the fence waits in its place."""
     return (
+        *give_up_claim(owner),
         pinned[e].becomes(count_if(loading[owner])),
         loading[owner].becomes(value=False),
         remote[owner].becomes(0),
@@ -190,30 +211,59 @@ ARRIVE_UNCHECKED = Transition(
     breaks=("fits_an_empty_pool",),
 )
 
-RUN_WITH_HITS = (
-    credit[step].becomes(credit[step] + shared),
+RANK = Transition(
+    name="rank",
+    doc="A request that waits is given its place in the order by priority and arrival.",
+    rule="vLLM Request.__lt__",
+    parameters=(r, urgency, time),
+    subject=r,
+    source=(WAITING,),
+    effect=(priority[r].becomes(urgency), arrival[r].becomes(time)),
+    environment=True,
+)
+
+START_TO_RUN = (
     running[pool].becomes(running[pool] + 1),
     waiting[pool].becomes(waiting[pool] - 1),
+    admissions[step].becomes(admissions[step] + 1),
+    turn[r].becomes(admissions[step] + 1),
+)
+
+RUN_WITH_HITS = (credit[step].becomes(credit[step] + shared), *START_TO_RUN)
+
+ROOM_FOR_ALL_KNOWN = (
+    no(landed[r]),
+    is_open[step],
+    preempted[step] == 0,
+    running[pool] < MAX_RUNNING,
+    shared >= 0,
+    known[r] + LOOKAHEAD
+    <= (free[pool] + shared - choose(running[pool] >= 1, WATERMARK, 0)) * BLOCK_SIZE,
 )
 
 ADMIT = Transition(
     name="admit",
-    doc="A waiting request starts to run, if all of its known tokens fit into the free blocks.",
-    rule="vLLM Scheduler.schedule, waiting loop; vllm#37307; vllm#25538",
+    doc="A waiting request starts to run, if all of its known tokens fit and nobody waits loaded.",
+    rule="vLLM Scheduler.schedule, waiting loop; vllm#37307; vllm#25538; vllm#45406; vllm#57841",
     parameters=(r, shared),
     subject=r,
     source=(WAITING, PREEMPTED),
     target=RUNNING,
-    guard=(
-        no(landed[r]),
-        is_open[step],
-        preempted[step] == 0,
-        running[pool] < MAX_RUNNING,
-        shared >= 0,
-        known[r] + LOOKAHEAD
-        <= (free[pool] + shared - choose(running[pool] >= 1, WATERMARK, 0)) * BLOCK_SIZE,
-    ),
+    guard=(*ROOM_FOR_ALL_KNOWN, loaded[pool] == 0),
     effect=RUN_WITH_HITS,
+)
+
+ADMIT_PAST_LOADED = Transition(
+    name="admit_past_loaded",
+    doc="A waiting request starts to run, although requests that hold loaded blocks wait.",
+    rule="vLLM Scheduler.schedule, waiting loop; vllm#45406; vllm#57841",
+    parameters=(r, shared),
+    subject=r,
+    source=(WAITING, PREEMPTED),
+    target=RUNNING,
+    guard=ROOM_FOR_ALL_KNOWN,
+    effect=RUN_WITH_HITS,
+    breaks=("loaded_go_first",),
 )
 
 ADMIT_CHUNK = Transition(
@@ -235,7 +285,7 @@ ADMIT_CHUNK = Transition(
         <= (free[pool] + shared - choose(running[pool] >= 1, WATERMARK, 0)) * BLOCK_SIZE,
     ),
     effect=RUN_WITH_HITS,
-    breaks=("admission_fits", "admission_keeps_the_watermark"),
+    breaks=("admission_fits", "admission_keeps_the_watermark", "loaded_go_first"),
 )
 
 NEEDED_AND_POSSIBLE = (
@@ -250,6 +300,8 @@ NEEDED_AND_POSSIBLE = (
 BACK_TO_THE_QUEUE = (
     *move_table_to_fence(victim),
     *forget_attempt(victim),
+    load_failed[victim].becomes(value=False),
+    in_turn[step].becomes(in_turn[step] + count_if(no(goes_before(victim, needy)))),
     preemptions[victim].becomes(preemptions[victim] + 1),
     running[pool].becomes(running[pool] - 1),
     waiting[pool].becomes(waiting[pool] + 1),
@@ -259,14 +311,31 @@ BACK_TO_THE_QUEUE = (
 
 PREEMPT = Transition(
     name="preempt",
-    doc="A running request gives up its table because the free blocks cannot serve a needy one.",
+    doc="A running request gives up its table for one that lacks blocks and is served before it.",
     rule="vLLM Scheduler._preempt_request; vllm#49674",
+    parameters=(victim, needy, wanted, e),
+    subject=victim,
+    source=(RUNNING,),
+    target=PREEMPTED,
+    guard=(
+        *NEEDED_AND_POSSIBLE,
+        last_frame[victim] <= processed[step],
+        *does_not_go_before(victim, needy),
+    ),
+    effect=BACK_TO_THE_QUEUE,
+)
+
+PREEMPT_AT_WILL = Transition(
+    name="preempt_at_will",
+    doc="A running request is preempted for one that is served after it, as a policy may choose.",
+    rule="vLLM Scheduler.schedule, preemption of the first of equals; vllm#54644",
     parameters=(victim, needy, wanted, e),
     subject=victim,
     source=(RUNNING,),
     target=PREEMPTED,
     guard=(*NEEDED_AND_POSSIBLE, last_frame[victim] <= processed[step]),
     effect=BACK_TO_THE_QUEUE,
+    breaks=("preemption_is_in_turn",),
 )
 
 PREEMPT_IN_FLIGHT = Transition(
@@ -279,7 +348,12 @@ PREEMPT_IN_FLIGHT = Transition(
     target=PREEMPTED,
     guard=NEEDED_AND_POSSIBLE,
     effect=BACK_TO_THE_QUEUE,
-    breaks=("preemption_is_quiet", "preemption_pays_at_once", "waiting_wants_no_sample"),
+    breaks=(
+        "preemption_is_quiet",
+        "preemption_pays_at_once",
+        "waiting_wants_no_sample",
+        "preemption_is_in_turn",
+    ),
 )
 
 PROPOSE = Transition(
@@ -360,7 +434,7 @@ ACCEPT_LATE = Transition(
     parameters=(r,),
     subject=r,
     source=(PREEMPTED,),
-    guard=(*_brought_too_late(), known[r] + 1 < limit[r]),
+    guard=(no(landed[r]), *_brought_too_late(), known[r] + 1 < limit[r]),
     effect=(known[r].becomes(known[r] + 1),),
     environment=True,
 )
@@ -441,6 +515,7 @@ ABORT = Transition(
     effect=(
         *move_table_to_fence(r),
         *end_of_load(r),
+        loaded[pool].becomes(loaded[pool] - count_if(landed[r])),
         landed[r].becomes(value=False),
         running[pool].becomes(running[pool] - count_if(status[r] == RUNNING)),
         waiting[pool].becomes(waiting[pool] - count_if(status[r].is_in(WAITING, PREEMPTED))),
@@ -468,15 +543,22 @@ RETIRE = Transition(
         stopped[r].becomes(value=False),
         stale[r].becomes(0),
         preemptions[r].becomes(0),
+        load_failed[r].becomes(value=False),
+        priority[r].becomes(0),
+        arrival[r].becomes(0),
+        turn[r].becomes(0),
     ),
 )
 
 TRANSITIONS = (
     ARRIVE,
     ARRIVE_UNCHECKED,
+    RANK,
     ADMIT,
+    ADMIT_PAST_LOADED,
     ADMIT_CHUNK,
     PREEMPT,
+    PREEMPT_AT_WILL,
     PREEMPT_IN_FLIGHT,
     PROPOSE,
     ACCEPT_ONE,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from attrs import field, frozen
@@ -198,13 +199,21 @@ class Assumption:
 
 @frozen(eq=False)
 class Progress:
-    """Wherever `when` holds for some instances, one of `rows` is enabled for some instances."""
+    """Wherever `when` holds for some instances, one of `rows` is enabled for some instances.
+
+    `fixed` says which parameters of a row stand for instances of the claim, and `only` what must
+    hold of a row besides its guard.
+    `uses` names the invariants that the proof rests on; where it is empty, all are assumed.
+    """
 
     name: str
     sentence: str
     parameters: tuple[Index, ...]
     when: Formula
     rows: tuple[str, ...]
+    fixed: Mapping[str, Mapping[str, Index]] = field(factory=dict)
+    only: Mapping[str, Formula] = field(factory=dict)
+    uses: tuple[str, ...] = ()
     property: str = "V1"
     where: Location = _where()
 

@@ -36,6 +36,7 @@ from kvproof.spec.variables import (
     drafts,
     encoder_budget_left,
     held,
+    in_turn,
     is_deferring,
     is_open,
     issued,
@@ -80,6 +81,7 @@ BEGIN = Transition(
         encoder_budget_left[step].becomes(ENCODER_BUDGET),
         preempted[step].becomes(0),
         needed[step].becomes(0),
+        in_turn[step].becomes(0),
     ),
 )
 

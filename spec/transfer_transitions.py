@@ -7,8 +7,10 @@ is lost, because it took too long or the peer is gone. Until then nobody else ge
 from kvproof.spec.block_transitions import TAKE_ONE
 from kvproof.spec.expression import NumberParameter, any_of, choose, count_if, larger, no
 from kvproof.spec.request_transitions import (
+    START_TO_RUN,
     end_of_load,
     forget_attempt,
+    give_up_claim,
     move_table_to_fence,
     vacant,
 )
@@ -16,6 +18,7 @@ from kvproof.spec.roles import (
     BLOCK_SIZE,
     LOOKAHEAD,
     MAX_RUNNING,
+    TOTAL_BLOCKS,
     WATERMARK,
     block,
     fence,
@@ -24,6 +27,7 @@ from kvproof.spec.roles import (
     step,
 )
 from kvproof.spec.rows import Transition
+from kvproof.spec.service_order import runners_before
 from kvproof.spec.statuses import (
     FINISHED_ERROR,
     PREEMPTED,
@@ -32,6 +36,8 @@ from kvproof.spec.statuses import (
     WAITING_FOR_REMOTE_KVS,
 )
 from kvproof.spec.variables import (
+    claimed,
+    claims,
     computed,
     credit,
     decoding,
@@ -44,6 +50,8 @@ from kvproof.spec.variables import (
     landed,
     last_frame,
     limit,
+    load_failed,
+    loaded,
     loading,
     pinned,
     preempted,
@@ -61,19 +69,62 @@ from kvproof.spec.variables import (
 )
 
 r = request.index("r")
+first = request.index("first")
 b = block.index("b")
 e = fence.index("e")
 
 shared = NumberParameter("shared", "hits that other requests hold, which the request will share")
 external = NumberParameter("external", "tokens that the transfer is to bring")
 wanted = NumberParameter("wanted", "tokens that the table is to hold at the end of the load")
+taken = NumberParameter("taken", "blocks that its table is to have at the end of the load")
+claim = NumberParameter("claim", "blocks that all of its known tokens need")
 reserved = NumberParameter("reserved", "free blocks that requests admitted before still need")
 count = NumberParameter("count", "requests that wait for an answer")
 valid = NumberParameter("valid", "tokens that the transfer has brought")
 
+PARK_TO_BE_LOADED = (
+    remote[r].becomes(external),
+    credit[step].becomes(credit[step] + shared),
+    waiting[pool].becomes(waiting[pool] - 1),
+)
+
 AWAIT_LOAD = Transition(
     name="await_load",
-    doc="A waiting request is parked to be loaded, if that leaves what others still need.",
+    doc="A waiting request is parked to be loaded, if all loaded fit together beside the first.",
+    rule="vLLM Scheduler.schedule, load_kv_async; vllm#45388; vllm#48433; vllm#30659",
+    parameters=(r, shared, external, wanted, taken, claim, first),
+    subject=r,
+    source=(WAITING, PREEMPTED),
+    target=WAITING_FOR_REMOTE_KVS,
+    guard=(
+        no(landed[r]),
+        no(load_failed[r]),
+        is_open[step],
+        preempted[step] == 0,
+        shared >= 0,
+        external >= 1,
+        external <= wanted,
+        wanted <= taken * BLOCK_SIZE,
+        taken + choose(running[pool] >= 1, WATERMARK, 0) <= free[pool] + shared,
+        known[r] + LOOKAHEAD <= claim * BLOCK_SIZE,
+        claims[pool] + claim <= TOTAL_BLOCKS,
+        any_of(running[pool] == 0, status[first] == RUNNING),
+        any_of(running[pool] == 0, runners_before(first) == 0),
+        any_of(
+            running[pool] == 0,
+            known[first] + LOOKAHEAD <= (held[first] + free[pool] + shared - taken) * BLOCK_SIZE,
+        ),
+    ),
+    effect=(
+        *PARK_TO_BE_LOADED,
+        claimed[r].becomes(claim),
+        claims[pool].becomes(claims[pool] + claim),
+    ),
+)
+
+AWAIT_LOAD_UNCLAIMED = Transition(
+    name="await_load_unclaimed",
+    doc="A waiting request is parked to be loaded, if what it is to bring can be had now.",
     rule="vLLM Scheduler.schedule, load_kv_async; vllm#45388; vllm#48433",
     parameters=(r, shared, external, wanted, reserved),
     subject=r,
@@ -90,11 +141,8 @@ AWAIT_LOAD = Transition(
         wanted + choose(running[pool] >= 1, WATERMARK, 0) * BLOCK_SIZE
         <= (free[pool] + shared - reserved) * BLOCK_SIZE,
     ),
-    effect=(
-        remote[r].becomes(external),
-        credit[step].becomes(credit[step] + shared),
-        waiting[pool].becomes(waiting[pool] - 1),
-    ),
+    effect=PARK_TO_BE_LOADED,
+    breaks=("claim_covers_tokens", "failed_load_is_not_repeated", "load_leaves_room"),
 )
 
 GROW_FOR_LOAD = Transition(
@@ -175,6 +223,7 @@ LOSE_LOAD = Transition(
 WAIT_LOADED = (
     computed[r].becomes(choose(computed[r] == known[r], known[r] - 1, computed[r])),
     landed[r].becomes(value=True),
+    loaded[pool].becomes(loaded[pool] + 1),
     waiting[pool].becomes(waiting[pool] + 1),
 )
 
@@ -204,6 +253,8 @@ PROMOTE_PREEMPTED = Transition(
 
 WAIT_AS_NEW = (
     *move_table_to_fence(r),
+    *give_up_claim(r),
+    load_failed[r].becomes(value=True),
     computed[r].becomes(0),
     waiting[pool].becomes(waiting[pool] + 1),
 )
@@ -234,8 +285,9 @@ START_OVER_PREEMPTED = Transition(
 
 RUN_LOADED = (
     landed[r].becomes(value=False),
-    running[pool].becomes(running[pool] + 1),
-    waiting[pool].becomes(waiting[pool] - 1),
+    loaded[pool].becomes(loaded[pool] - 1),
+    *give_up_claim(r),
+    *START_TO_RUN,
 )
 
 ADMIT_LANDED = Transition(
@@ -247,6 +299,7 @@ ADMIT_LANDED = Transition(
     source=(WAITING, PREEMPTED),
     target=RUNNING,
     guard=(
+        landed[r],
         is_open[step],
         preempted[step] == 0,
         running[pool] < MAX_RUNNING,
@@ -268,6 +321,7 @@ ADMIT_LANDED_CHUNK = Transition(
     source=(WAITING, PREEMPTED),
     target=RUNNING,
     guard=(
+        landed[r],
         is_open[step],
         preempted[step] == 0,
         running[pool] < MAX_RUNNING,
@@ -319,6 +373,14 @@ NOTE_PREFILL = Transition(
     effect=(decoding[r].becomes(value=False),),
 )
 
+FILLS_THE_NEXT_SLOTS = (
+    is_open[step],
+    scheduled[r] == 0,
+    external >= 1,
+    computed[r] + external < known[r],
+    computed[r] + external <= held[r] * BLOCK_SIZE,
+)
+
 LOAD_NOW = Transition(
     name="load_now",
     doc="A synchronous load fills the next slots of a running request before its step runs.",
@@ -326,14 +388,20 @@ LOAD_NOW = Transition(
     parameters=(r, external),
     subject=r,
     source=(RUNNING,),
-    guard=(
-        is_open[step],
-        scheduled[r] == 0,
-        external >= 1,
-        computed[r] + external < known[r],
-        computed[r] + external <= held[r] * BLOCK_SIZE,
-    ),
+    guard=(*FILLS_THE_NEXT_SLOTS, no(load_failed[r])),
     effect=(computed[r].becomes(computed[r] + external),),
+)
+
+LOAD_NOW_AGAIN = Transition(
+    name="load_now_again",
+    doc="A synchronous load is tried again by a request whose last load brought nothing of use.",
+    rule="vLLM Scheduler.schedule, num_external_computed_tokens",
+    parameters=(r, external),
+    subject=r,
+    source=(RUNNING,),
+    guard=FILLS_THE_NEXT_SLOTS,
+    effect=(computed[r].becomes(computed[r] + external),),
+    breaks=("failed_load_is_computed",),
 )
 
 RESTART = Transition(
@@ -354,6 +422,7 @@ RESTART = Transition(
     effect=(
         *move_table_to_fence(r),
         *forget_attempt(r),
+        load_failed[r].becomes(value=True),
         stale[r].becomes(last_frame[r]),
         spoiled[step].becomes(larger(spoiled[step], last_frame[r])),
         running[pool].becomes(running[pool] - 1),
@@ -401,6 +470,7 @@ UNPIN = Transition(
 
 TRANSITIONS = (
     AWAIT_LOAD,
+    AWAIT_LOAD_UNCLAIMED,
     GROW_FOR_LOAD,
     START_LOAD,
     LAND,
@@ -413,6 +483,7 @@ TRANSITIONS = (
     ADMIT_LANDED,
     ADMIT_LANDED_CHUNK,
     LOAD_NOW,
+    LOAD_NOW_AGAIN,
     NOTE_UNDECIDED,
     CUT,
     NOTE_PREFILL,

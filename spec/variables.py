@@ -80,6 +80,28 @@ remote = Variable[Number](
 landed = Variable[Formula](
     "landed", (request,), "it waits to be admitted and holds what a load has brought", flag=True
 )
+claimed = Variable[Number](
+    "claimed",
+    (request,),
+    "blocks that a request which is loaded, or waits loaded, needs for all of its known tokens",
+    minimum=0,
+)
+load_failed = Variable[Formula](
+    "load_failed",
+    (request,),
+    "its last load brought nothing of use, so that this attempt computes everything",
+    flag=True,
+)
+
+priority = Variable[Number](
+    "priority", (request,), "the least is served first, where requests differ in priority"
+)
+arrival = Variable[Number](
+    "arrival", (request,), "among equals in priority, the least is served first"
+)
+turn = Variable[Number](
+    "turn", (request,), "number of its last admission; among equals, the least is served first"
+)
 
 items_held = Variable[Number](
     "items_held", (request,), "entries of the encoder cache that the request uses", minimum=0
@@ -147,6 +169,12 @@ referenced = Variable[Number](
 running = Variable[Number]("running", (pool,), "requests that are RUNNING", minimum=0)
 waiting = Variable[Number]("waiting", (pool,), "requests that are WAITING or PREEMPTED", minimum=0)
 
+loaded = Variable[Number](
+    "loaded", (pool,), "requests that wait to be admitted with what a load has brought", minimum=0
+)
+claims = Variable[Number](
+    "claims", (pool,), "blocks that all requests which are loaded, or wait loaded, need", minimum=0
+)
 undecided = Variable[Number](
     "undecided",
     (pool,),
@@ -205,6 +233,13 @@ encoder_budget_left = Variable[Number](
 preempted = Variable[Number](
     "preempted", (step,), "preemptions made since the step was opened", minimum=0
 )
+admissions = Variable[Number]("admissions", (step,), "admissions made so far", minimum=0)
+in_turn = Variable[Number](
+    "in_turn",
+    (step,),
+    "preemptions of the open step whose victim is not served before the needy request",
+    ghost=True,
+)
 needed = Variable[Number](
     "needed",
     (step,),
@@ -231,6 +266,11 @@ VARIABLES = (
     loading,
     remote,
     landed,
+    claimed,
+    load_failed,
+    priority,
+    arrival,
+    turn,
     items_held,
     item_table,
     passed,
@@ -248,6 +288,8 @@ VARIABLES = (
     referenced,
     running,
     waiting,
+    loaded,
+    claims,
     undecided,
     encoder_free,
     encoder_used,
@@ -263,5 +305,7 @@ VARIABLES = (
     budget_left,
     encoder_budget_left,
     preempted,
+    admissions,
+    in_turn,
     needed,
 )

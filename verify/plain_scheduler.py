@@ -224,7 +224,7 @@ class PlainScheduler:
         if self.victim is not None:
             return self.running[self.victim.position(len(self.running))]
         if self.config.policy == "priority":
-            return max(self.running, key=lambda r: r.urgency)
+            return max(reversed(self.running), key=lambda r: r.urgency)
         return self.running[-1]
 
     def _visit_waiting(self, step: Decision) -> None:

@@ -33,7 +33,7 @@ from kvproof.spec.expression import (
 )
 from kvproof.spec.rows import Progress, Transition
 from kvproof.spec.text import text
-from kvproof.spec.walk import cells, free_indices, nodes
+from kvproof.spec.walk import cells, free_indices, nodes, rename
 from kvproof.verify.induction import Outcome
 from kvproof.verify.query import Query, Sat, any_state
 from kvproof.verify.setting import Setting, guard_of
@@ -69,15 +69,19 @@ class Stuck:
 
     def query(self) -> Query:
         """Return the query that has a model if some state is stuck."""
-        query = any_state(self.declaration, self.instances, whole=True)
+        query = self._any_state()
         query.assume([query.setting.term(self.progress.when)])
         query.assume(self._refusals(query.setting))
         query.assume(self._witnessed(query.setting))
         return query
 
+    def _any_state(self) -> Query:
+        uses = self.progress.uses
+        return any_state(self.declaration, self.instances, whole=True, uses=uses or None)
+
     def _name_witnesses(self, newest: set[Index]) -> set[Index]:
         """Name a witness for each total that mentions only the newest names, and return those."""
-        setting = any_state(self.declaration, self.instances, whole=True).setting
+        setting = self._any_state().setting
         for tree in (self.progress.when, *self._guards_about_totals()):
             setting.term(tree)
         found: set[Index] = set()
@@ -85,7 +89,7 @@ class Stuck:
             names = _named_in((item.body,), setting)
             if not names <= newest or bool(names) != bool(newest):
                 continue
-            if _named_in(item.arguments, setting):
+            if _named_in(item.arguments, setting) - set(self.progress.parameters):
                 continue
             witness = Index(item.role, f"{item.role}{len(self.witnesses) + 1}")
             self.witnesses[key] = witness
@@ -115,7 +119,7 @@ class Stuck:
         return [
             z3.Not(conjunction(setting.term(part) for part in guard))
             for row in rows
-            for guard in _guards(row, setting)
+            for guard in _guards(row, setting, self.progress)
         ]
 
 
@@ -124,12 +128,20 @@ def _named_in(trees: tuple[Expression, ...], setting: Setting) -> set[Index]:
     return {i for i in indices if i.role in setting.instances and i.name != GENERIC}
 
 
-def _guards(row: Transition, setting: Setting) -> Iterator[list[Expression]]:
-    """Yield the guard of the row for every choice of named instances, its values fixed."""
+def _guards(row: Transition, setting: Setting, progress: Progress) -> Iterator[list[Expression]]:
+    """Yield the guard of the row, and what else is asked of it, for every choice of instances.
+
+    Its values are fixed.
+    """
+    fixed, besides = progress.fixed.get(row.name, {}), progress.only.get(row.name)
     indices = [parameter for parameter in row.parameters if isinstance(parameter, Index)]
     values = [p for p in row.parameters if not isinstance(p, Index)]
-    for chosen in product(*(setting.instances[index.role] for index in indices)):
-        guard = guard_of(row, dict(zip(indices, chosen, strict=True)))
+    pools = ((fixed[i.name],) if i.name in fixed else setting.instances[i.role] for i in indices)
+    for chosen in product(*pools):
+        names = dict(zip(indices, chosen, strict=True))
+        guard: list[Expression] = list(guard_of(row, names))
+        if besides is not None:
+            guard.append(rename(besides, names))
         for asked in product(*(_asked(p) for p in values)):
             given = {p.name: value for p, value in zip(values, asked, strict=True)}
             yield [replace_parameters(part, given) for part in guard]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from enum import Enum
 from typing import Any
 
@@ -125,9 +125,18 @@ class Query:
         return str(value).lower()
 
 
-def any_state(declaration: Declaration, instances: Instances, *, whole: bool = False) -> Query:
-    """Return a query about every state that satisfies the invariants, each under its switch."""
+def any_state(
+    declaration: Declaration,
+    instances: Instances,
+    *,
+    whole: bool = False,
+    uses: Container[str] | None = None,
+) -> Query:
+    """Return a query about every state that satisfies the invariants, each under its switch.
+
+    With `uses`, only the invariants named there are assumed.
+    """
     query = Query(Setting(declaration, instances, whole))
-    for name, terms in query.setting.hypotheses().items():
+    for name, terms in query.setting.hypotheses(uses).items():
         query.assume_switched(name, terms)
     return query

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import partial
 from itertools import product
 
@@ -71,12 +71,14 @@ class Setting:
         """Return the declared facts about constants."""
         return [self.terms.of(row.formula) for row in self.declaration.all_assumptions]
 
-    def hypotheses(self) -> dict[str, list[Term]]:
-        """Return, for each invariant, what it says about the named instances."""
+    def hypotheses(self, uses: Container[str] | None = None) -> dict[str, list[Term]]:
+        """Return, for each invariant (of those in `uses`), what it says of the named instances."""
         return {
             row.name: self.instances_of(row)
             for row in self.declaration.all_invariants
-            if not speaks_of_before(row.formula) and not row.consequence
+            if not speaks_of_before(row.formula)
+            and not row.consequence
+            and (uses is None or row.name in uses)
         }
 
     def instances_of(self, row: Invariant) -> list[Term]:

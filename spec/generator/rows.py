@@ -26,7 +26,7 @@ from kvproof.spec.expression import (
     Subtract,
     Total,
 )
-from kvproof.spec.generator.layout import assigned, call, indent, joined
+from kvproof.spec.generator.layout import INDENT, WIDTH, assigned, call, indent, joined
 from kvproof.spec.generator.python import (
     ATOM,
     NOT,
@@ -105,7 +105,7 @@ def scalar_function(declaration: Declaration, row: Transition) -> list[str]:
     body = []
     for tree in _masks(row):
         names[id(tree)] = f"part_{next(numbers)}"
-        body += _mask(declaration, tree, names[id(tree)])
+        body += _mask(declaration, tree, names[id(tree)], numbers)
     body += _guard(evolve(python, names=names), row)
     for same in _conditions_used_twice(declaration, row):
         name = f"part_{next(numbers)}"
@@ -235,19 +235,26 @@ def scalar_python(declaration: Declaration) -> Python:
     return Python(cell, total=lambda tree: _column_total(declaration, tree), stands_at=stands_at)
 
 
-def column_python(declaration: Declaration) -> Python:
-    """Return the writer of trees about whole columns."""
+def column_python(declaration: Declaration, summed: Index | None = None) -> Python:
+    """Return the writer of trees about whole columns, or of the terms of a sum over `summed`.
+
+    There, what belongs to another instance than the summed one is a single cell.
+    """
 
     def cell(tree: AnyCell) -> str:
-        return attribute(declaration, tree) + instances(declaration.variable[tree.variable].of[0])
+        place, roles = attribute(declaration, tree), declaration.variable[tree.variable].of
+        if summed is not None and not roles[0].single and tree.indices[0] != summed:
+            return f"{place}[{tree.indices[0].name}]"
+        return place + instances(roles[0])
 
     return Python(cell, columns=True, operands=True)
 
 
 def _column_total(declaration: Declaration, tree: Total) -> str:
+    python = column_python(declaration, tree.index)
     if isinstance(tree.body, ChooseNumber) and is_count(tree.body):
-        return f"np.count_nonzero({column_python(declaration).text(tree.body.condition)})"
-    return f"{column_python(declaration).text(tree.body, ATOM)}.sum()"
+        return f"np.count_nonzero({python.text(tree.body.condition)})"
+    return f"{python.text(tree.body, ATOM)}.sum()"
 
 
 def _masks(row: Transition) -> list[Total]:
@@ -259,15 +266,24 @@ def _masks(row: Transition) -> list[Total]:
         if isinstance(node.body, ChooseNumber)
         and is_count(node.body)
         and isinstance(node.body.condition, AllOf)
-        and len(node.body.condition.items) > _CONJUNCTS_OF_A_LINE
+        and (len(node.body.condition.items) > _CONJUNCTS_OF_A_LINE or _compares(node))
     ]
 
 
-def _mask(declaration: Declaration, tree: Total, name: str) -> list[str]:
+def _compares(tree: Total) -> bool:
+    """Return whether a total holds each instance against a named one."""
+    return any(index != tree.index for cell in read_cells(tree.body) for index in cell.indices)
+
+
+def _mask(declaration: Declaration, tree: Total, name: str, numbers: Iterator[int]) -> list[str]:
     """Return the lines that name the number of instances that a total counts."""
     assert isinstance(tree.body, ChooseNumber)
-    conjuncts = column_python(declaration).conjuncts(tree.body.condition)
-    lines = joined("counted = ", "&", conjuncts, "", 1)
+    python = column_python(declaration, tree.index)
+    conjuncts = python.conjuncts(tree.body.condition)
+    if any(len(conjunct) > WIDTH - len(INDENT) for conjunct in conjuncts):
+        lines = evolve(python, numbers=numbers).statement("counted = ", tree.body.condition, 1)
+    else:
+        lines = joined("counted = ", "&", conjuncts, "", 1)
     return [*lines, f"{name} = np.count_nonzero(counted)"]
 
 

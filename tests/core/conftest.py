@@ -56,7 +56,20 @@ NUMBERS = {
     "end": (1, 2, 4),
     "external": (0, 1, 2),
     "reserved": (-1, 0, 0, 1),
+    "urgency": (-1, 0, 1),
+    "time": (-1, 0, 1),
     "valid": (-1, 0, 1),
+}
+
+# Of a row with many numbers, few of each.
+FEW = {
+    "await_load": {
+        "shared": (-1, 0, 1),
+        "external": (0, 1, 2),
+        "wanted": (1, 2),
+        "taken": (0, 1),
+        "claim": (1, 2),
+    }
 }
 
 # How many random runs are made from where the declaration's own runs lead, how many steps each
@@ -91,12 +104,13 @@ REFERENCE = [row.name for row in SCHEDULER.transitions if row.breaks]
 def all_moves(row: str, drafts: int) -> tuple[Move, ...]:
     """Return a row with every choice of instances and flags, and of numbers from `NUMBERS`."""
     simulator, choices = interpreter(drafts), []
+    numbers = {**NUMBERS, **FEW.get(row, {})}
     for parameter in SCHEDULER.transition[row].parameters:
         if isinstance(parameter, Index):
             choices.append(tuple(simulator.layout.numbers[parameter.role]))
         else:
             flag = isinstance(parameter, FlagParameter)
-            choices.append((False, True) if flag else NUMBERS[parameter.name])
+            choices.append((False, True) if flag else numbers[parameter.name])
     return tuple(simulator.move(row, arguments) for arguments in product(*choices))
 
 

@@ -20,7 +20,7 @@ from kvproof.runtime import (
     StepOutput,
 )
 from kvproof.runtime.connector import TransferReport
-from kvproof.runtime.profile import Profile
+from kvproof.runtime.profile import LoadAdmission, Profile
 from kvproof.verify.recorded_connector import RecordedConnector, RemoteKV
 
 RULES = [field.name for field in attrs.fields(Profile) if field.name != "name"]
@@ -166,14 +166,29 @@ def test_drops_half_read_repeats(drops: bool, encoded: list[dict[str, list[int]]
     assert [step(target).scheduled_encoder_inputs for _ in range(3)] == encoded
 
 
+class Untiring(RecordedConnector):
+    """The same, which offers what it has loaded again."""
+
+    def match(self, request_id: str, *known: Any) -> tuple[int | None, bool]:
+        """Answer as if nothing had been loaded."""
+        self._loaded.clear()
+        return super().match(request_id, *known)
+
+
 def loading(
-    rules: dict[str, Any], num_blocks: int, remote: dict[str, RemoteKV], **limits: Any
+    rules: dict[str, Any],
+    num_blocks: int,
+    remote: dict[str, RemoteKV],
+    *,
+    always: bool = False,
+    **limits: Any,
 ) -> Scheduler:
-    """Return the same with a connector that offers what a test says, once."""
+    """Return the same with a connector that offers what a test says, once or whenever it can."""
     sizes = {"block_size": 4, "max_model_len": 4 * (num_blocks - 1)} | limits
     profile = evolve(Profile(), **rules)
     config = SchedulerConfig(num_blocks=num_blocks, profile=profile, **sizes)
-    return Scheduler(config, connector=RecordedConnector(remote))
+    connector = Untiring(remote) if always else RecordedConnector(remote)
+    return Scheduler(config, connector=connector)
 
 
 def ended(target: Scheduler, **report: Any) -> StepOutput:
@@ -230,17 +245,122 @@ def test_promotes_at_scan(late: bool, served: list[str]) -> None:
     assert step(target).req_ids == served
 
 
-@pytest.mark.parametrize(("reserves", "loads"), [(True, 2), (False, 1)])
-@pytest.mark.rule("9", "vllm#48433", "vllm#45388")
-def test_reserves_for_prefills_only(reserves: bool, loads: int) -> None:
-    """Loads are admitted whose requests do not fit together, or one at a time (vllm#48433)."""
-    remote = {"a": RemoteKV(tokens=12), "b": RemoteKV(tokens=8)}
-    target = loading({"reserves_for_prefills_only": reserves}, 11, remote)
+@pytest.mark.parametrize(
+    ("rule", "prompt", "remote", "loads"),
+    [
+        (LoadAdmission.FITS, 32, 8, 2),
+        (LoadAdmission.WHOLE_PROMPT, 32, 8, 1),
+        (LoadAdmission.WHOLE_PROMPT, 28, 12, 2),
+        (LoadAdmission.RESERVATION, 28, 12, 1),
+        (LoadAdmission.RESERVATION, 24, 8, 2),
+        (LoadAdmission.TOGETHER, 24, 8, 1),
+        (LoadAdmission.TOGETHER, 8, 8, 2),
+    ],
+)
+@pytest.mark.rule("9", "vllm#48433", "vllm#45388", "vllm#30659")
+def test_load_admission(rule: LoadAdmission, prompt: int, remote: int, loads: int) -> None:
+    """A second load is admitted or not, beside one of 3 blocks of 8 (vllm#30659, vllm#45388)."""
+    offers = {"a": RemoteKV(tokens=12), "b": RemoteKV(tokens=remote)}
+    target = loading({"load_admission": rule}, 11, offers)
     target.add_request(request("a", 32))
-    target.add_request(request("b", 24))
+    target.add_request(request("b", prompt))
     ended(target)
 
     assert sum(target.status(name) is Status.WAITING_FOR_REMOTE_KVS for name in "ab") == loads
+
+
+@pytest.mark.rule("9", "vllm#18115")
+def test_load_leaves_room_for_the_first() -> None:
+    """What the first running request still needs for its known tokens, no load takes."""
+    offers = {"a": RemoteKV(), "b": RemoteKV(tokens=12)}
+    target = loading({}, 11, offers, max_num_batched_tokens=4)
+    target.add_request(request("a", 32))
+    ended(target)
+    target.add_request(request("b", 16))
+    ended(target)
+
+    assert target.status("b") is Status.WAITING  # a holds 2 blocks and needs 6 of the 8 free ones
+
+
+@pytest.mark.parametrize(("ignored", "loads"), [(True, 2), (False, 1)])
+@pytest.mark.rule("9", "vllm#57104")
+def test_ignores_lookahead_of_loads(ignored: bool, loads: int) -> None:
+    """Two loads fit together without their slots for look-ahead, and not with (vllm#57104)."""
+    offers = {"a": RemoteKV(tokens=8), "b": RemoteKV(tokens=8)}
+    rules = {"ignores_lookahead_of_loads": ignored}
+    target = loading(rules, 11, offers, num_lookahead_tokens=4)
+    target.add_request(request("a", 20))
+    target.add_request(request("b", 20))
+    ended(target)
+
+    assert sum(target.status(name) is Status.WAITING_FOR_REMOTE_KVS for name in "ab") == loads
+
+
+@pytest.mark.parametrize(("late", "served"), [(True, []), (False, ["low"])])
+@pytest.mark.rule("9", "vllm#45406", "vllm#57841")
+def test_lets_others_pass_loaded(late: bool, served: list[str]) -> None:
+    """A loaded request waits behind one that needs its blocks (vllm#45406, vllm#57841)."""
+    remote = {"low": RemoteKV(tokens=8), "high": RemoteKV()}
+    target = loading({"lets_others_pass_loaded": late}, 9, remote, policy="priority")
+    target.add_request(request("low", 24, priority=2))
+    ended(target)
+    target.add_request(request("high", 28, priority=1))
+    ended(target, received=["low"])
+
+    assert step(target).req_ids == served
+
+
+@pytest.mark.parametrize(
+    ("again", "status"), [(True, Status.WAITING_FOR_REMOTE_KVS), (False, Status.RUNNING)]
+)
+@pytest.mark.rule("9")
+def test_repeats_failed_loads(again: bool, status: Status) -> None:
+    """A request whose load was lost is loaded again, or computed."""
+    target = loading({"repeats_failed_loads": again}, 9, {"a": RemoteKV(tokens=8)}, always=True)
+    target.add_request(request("a", 10))
+    ended(target)
+    ended(target, lost=["a"])
+    ended(target)
+
+    assert target.status("a") is status
+
+
+@pytest.mark.parametrize(("first", "victim"), [(True, "b"), (False, "c")])
+@pytest.mark.rule("3")
+def test_preempts_first_of_equals(first: bool, victim: str) -> None:
+    """Of two that are equally urgent, the one is preempted that was admitted first, or last."""
+    target = scheduler({"preempts_first_of_equals": first}, 7, policy="priority")
+    for name, priority in (("a", 0), ("b", 1), ("c", 1)):
+        target.add_request(request(name, 8, max_tokens=9, priority=priority))
+    while not (output := step(target)).preempted_req_ids:
+        pass
+
+    assert output.preempted_req_ids == {victim}
+
+
+@pytest.mark.parametrize(("goes_on", "served"), [(True, ["a", "c"]), (False, ["a"])])
+@pytest.mark.rule("12", "vllm#57413")
+def test_scans_past_refusals(goes_on: bool, served: list[str]) -> None:
+    """A small request is admitted behind a large one that does not fit, or waits (vllm#57413)."""
+    target = scheduler({"scans_past_refusals": goes_on}, 9)
+    for name, prompt in (("a", 16), ("b", 20), ("c", 8)):
+        target.add_request(request(name, prompt))
+    step(target)
+
+    assert target.running_request_ids() == served
+    assert target.waiting_request_ids()[0] == "b"
+
+
+@pytest.mark.parametrize(("kept", "served"), [(True, []), (False, ["c"])])
+@pytest.mark.rule("9", "vllm#48433")
+def test_keeps_room_for_loads(kept: bool, served: list[str]) -> None:
+    """A local request may take what a load still needs, or must leave it (vllm#48433)."""
+    target = loading({"keeps_room_for_loads": kept}, 11, {"a": RemoteKV(tokens=4), "c": RemoteKV()})
+    target.add_request(request("a", 32))
+    target.add_request(request("c", 20))
+    ended(target)
+
+    assert target.running_request_ids() == served
 
 
 @pytest.mark.parametrize(("in_place", "status"), [(True, Status.RUNNING), (False, Status.WAITING)])
@@ -291,11 +411,13 @@ def test_every_rule_has_a_test(rule: str) -> None:
         assert report in (test.__doc__ or "")
 
 
-def test_vllm_has_every_rule_and_safe_has_none() -> None:
-    """The two profiles are the two ends: all rules as vLLM 0.25.1 has them, or none."""
+def test_vllm_differs_in_every_rule_but_two() -> None:
+    """The two profiles are the two ends, but for two rules that vLLM 0.25.1 has not either."""
     vllm, safe = Profile.vllm_0_25_1(), Profile.safe()
 
-    assert [getattr(vllm, rule) for rule in RULES] == [True] * len(RULES)
-    assert [getattr(safe, rule) for rule in RULES] == [False] * len(RULES)
+    same = {rule for rule in RULES if getattr(vllm, rule) == getattr(safe, rule)}
+    assert same == {"scans_past_refusals", "keeps_room_for_loads"}
+    flags = [rule for rule in RULES if rule != "load_admission"]
+    assert not any(getattr(safe, rule) for rule in flags)
     assert (vllm.name, safe.name) == ("vllm-0.25.1", "safe")
     assert SchedulerConfig(num_blocks=2).profile == safe
