@@ -11,14 +11,13 @@ from typing import Any
 from attrs import evolve
 
 from kvproof.core.arrays import Integers
-from kvproof.runtime import loads, running_pass
+from kvproof.runtime import running_pass
 from kvproof.runtime.books import Books
 from kvproof.runtime.connector import TransferReport
+from kvproof.runtime.load_admission import LoadWish, blocks_for_all_known
 from kvproof.runtime.scheduler import Scheduler
-from kvproof.runtime.skipped_queue import SkippedQueue
 from kvproof.runtime.step_plan import StepPlan
 from kvproof.runtime.transfers import Transfers
-from kvproof.runtime.waiting_queue import FirstComeQueue
 from kvproof.verify.simulated_connector import SimulatedConnector
 
 ALIGNMENT = 4
@@ -26,47 +25,15 @@ NEVER = 10**9
 Handler = Callable[..., Any]
 
 
-def counts_nothing(_: Handler) -> Handler:
-    """Count no block for those that are loaded already."""
-
-    def held_together(books: Books) -> int:
-        return 0
-
-    return held_together
-
-
-def lets_all_load(_: Handler) -> Handler:
-    """Let a load begin if what it brings fits now, whatever else its request will need."""
-
-    def may_load(books: Books, row: int, shared: int) -> bool:
-        return True
-
-    return may_load
-
-
 def counts_itself(sound: Handler) -> Handler:
-    """Count the request that asks among those that hold something."""
+    """Count what a request needs in the end among what others need, too."""
 
-    def may_load(books: Books, row: int, shared: int) -> bool:
-        held = loads._held_together(books) + loads._whole(books, row)
-        fits = loads._whole(books, row) + held <= books.state.total_blocks
-        return fits and bool(sound(books, row, shared))
+    def park(books: Books, wish: LoadWish) -> bool:
+        own = blocks_for_all_known(books, wish.row)
+        fits = books.state.pool.claims + 2 * own <= books.state.total_blocks
+        return fits and bool(sound(books, wish))
 
-    return may_load
-
-
-def looks_at_landed_last(sound: Handler) -> Handler:
-    """Come to those that hold what was loaded only when nobody else waits."""
-
-    def next_queue(books: Books) -> Any:
-        landed, books.landed = books.landed, SkippedQueue(FirstComeQueue())
-        try:
-            found = sound(books)
-        finally:
-            books.landed = landed
-        return landed if found is None and landed else found
-
-    return next_queue
+    return park
 
 
 def rounds_down(sound: Handler) -> Handler:

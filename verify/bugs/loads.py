@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from kvproof.runtime import loads, running_pass, waiting_pass
+from kvproof.runtime import running_pass
+from kvproof.runtime.profile import LoadAdmission
 from kvproof.runtime.scheduler import Scheduler
 from kvproof.runtime.transfers import Transfers
 from kvproof.verify.bugs import load_handlers as handlers
 from kvproof.verify.bugs.bug import Bug, Unplanted, proved
+from kvproof.verify.bugs.explorer_catcher import Explorer
 from kvproof.verify.bugs.injection import dropped, patched, ruled
 from kvproof.verify.bugs.run_catchers import Fuzz, TransferFuzz
 from kvproof.verify.simulated_connector import SimulatedConnector
@@ -15,48 +17,19 @@ BUGS = (
     Bug(
         "A1",
         ("vllm#30659",),
-        patched(
-            loads,
-            "_held_together",
-            "counts nothing for those that are loaded already",
-            handlers.counts_nothing,
-        ),
-        TransferFuzz("tight", seed=4),
+        ruled(load_admission=LoadAdmission.WHOLE_PROMPT),
+        Explorer(liveness_only=True),
         "V5",
         "",
     ),
-    Bug(
-        "A2",
-        ("vllm#45388",),
-        patched(
-            loads,
-            "_may_load",
-            "asks for room for what the load brings only",
-            handlers.lets_all_load,
-        ),
-        TransferFuzz("tight"),
-        "V5",
-        "",
-    ),
-    Bug("A3", ("vllm#45406",), ruled(promotes_at_scan=True), TransferFuzz("tight"), "V3", ""),
-    Bug(
-        "A4",
-        ("vllm#57841",),
-        patched(
-            waiting_pass,
-            "_next_queue",
-            "comes to those that hold loaded blocks last",
-            handlers.looks_at_landed_last,
-        ),
-        TransferFuzz("tight"),
-        "V4",
-        "",
-    ),
+    Bug("A2", ("vllm#45388",), ruled(load_admission=LoadAdmission.FITS), Explorer(liveness_only=True), "V5", ""),
+    Bug("A3", ("vllm#45406",), ruled(promotes_at_scan=True), Explorer(policy="priority", liveness_only=True), "V3", ""),
+    Bug("A4", ("vllm#57841",), ruled(lets_others_pass_loaded=True), Explorer(liveness_only=True), "V4", ""),
     Bug(
         "A5",
         ("vllm#48433",),
-        ruled(reserves_for_prefills_only=True),
-        TransferFuzz("tight", seed=0),
+        ruled(load_admission=LoadAdmission.RESERVATION),
+        Explorer(liveness_only=True),
         "V5",
         "",
     ),

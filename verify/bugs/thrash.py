@@ -13,7 +13,8 @@ from kvproof.spec.step_transitions import throttled, x
 from kvproof.spec.variables import is_deferring
 from kvproof.verify.bugs import thrash_handlers as handlers
 from kvproof.verify.bugs.bug import Bug, Unplanted, proved
-from kvproof.verify.bugs.injection import bent, dropped, patched, reassigned
+from kvproof.verify.bugs.explorer_catcher import Explorer
+from kvproof.verify.bugs.injection import bent, dropped, patched, reassigned, ruled
 from kvproof.verify.bugs.run_catchers import Fuzz
 
 
@@ -46,6 +47,14 @@ BUGS = (
         "admission_fits",
     ),
     Bug(
+        "G3",
+        ("vllm#41951",),
+        ruled(preempts_first_of_equals=True),
+        Explorer(policy="priority"),
+        "V6",
+        "",
+    ),
+    Bug(
         "G4",
         ("sgl#14872", "sgl#15249"),
         patched(
@@ -74,12 +83,6 @@ BUGS = (
     ),
 )
 UNPLANTED = (
-    Unplanted(
-        "G3",
-        ("vllm#41951",),
-        "Among equals under priority the order is by arrival, by design, as in the reference; a"
-        " bound on overtaking is not stated.",
-    ),
     Unplanted("G6", ("sgl#35241",), "There is one rank: data parallelism comes later."),
     Unplanted("G7", ("vllm#44794",), "No prefill is ever suspended, so there is no threshold."),
     Unplanted(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from kvproof.runtime import loads
+from kvproof.runtime import load_admission
 from kvproof.runtime.prefix_cache import PrefixCache
 from kvproof.spec.block_transitions import b
 from kvproof.spec.rows import Transition
 from kvproof.spec.variables import references
 from kvproof.verify.bugs import unreported_handlers as handlers
 from kvproof.verify.bugs.bug import Bug, Unplanted, proved
+from kvproof.verify.bugs.explorer_catcher import Explorer
 from kvproof.verify.bugs.injection import bent, dropped, patched, reassigned
 from kvproof.verify.bugs.load_handlers import counts_itself
-from kvproof.verify.bugs.run_catchers import Fuzz, TransferFuzz
+from kvproof.verify.bugs.run_catchers import Fuzz
 
 
 def twice(row: Transition) -> Transition:
@@ -24,12 +25,12 @@ BUGS = (
         "X1",
         (),
         patched(
-            loads,
-            "_may_load",
+            load_admission,
+            "_park_with_claim",
             "counts a request's own need among that of others",
             counts_itself,
         ),
-        TransferFuzz("tight"),
+        Explorer(),
         "V5",
         "",
     ),
