@@ -9,6 +9,7 @@ import typer
 from kvproof import __version__
 from kvproof.cli.bugs import bugs
 from kvproof.cli.demo import demo
+from kvproof.cli.explore import explore
 from kvproof.cli.generate import generate
 from kvproof.cli.replay import replay
 from kvproof.cli.spec import spec
@@ -25,6 +26,7 @@ application.command()(generate)
 application.command()(demo)
 application.command()(replay)
 application.command()(bugs)
+application.command()(explore)
 
 
 def _version(wanted: bool) -> None:

@@ -44,14 +44,15 @@ def replay(
     try:
         for file in files:
             read_header(file)
-        replayed = watch(console, files, _profile(profile), by_outcome=by_outcome)
+        replayed = watch(console, files, profile_of(profile), by_outcome=by_outcome)
     except RecordingError as error:
         raise typer.BadParameter(str(error)) from error
     _show(console, replayed, time.perf_counter() - start)
     raise typer.Exit(1 if replayed[-1].difference else 0)
 
 
-def _profile(name: ProfileName) -> Profile:
+def profile_of(name: ProfileName) -> Profile:
+    """Return the profile of a name."""
     from kvproof.runtime.profile import Profile
 
     return Profile.vllm_0_25_1() if name is ProfileName.VLLM_0_25_1 else Profile.safe()

@@ -35,7 +35,7 @@ def test_reference_waits_for_ever_for_what_never_fits() -> None:
     """The shortest freeze of the reference is a prompt larger than the pool."""
     scope = Scope(requests=1, profile=Profile.vllm_0_25_1())
     first, *_ = explore(scope).findings
-    assert (first.kind, first.length) == (Kind.FREEZE, 2)
+    assert (first.kind, first.length) == (Kind.FREEZE, 3)
     done = subprocess.run(
         [sys.executable, "-c", first.program], capture_output=True, text=True, check=False
     )

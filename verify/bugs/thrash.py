@@ -13,8 +13,7 @@ from kvproof.spec.step_transitions import throttled, x
 from kvproof.spec.variables import is_deferring
 from kvproof.verify.bugs import thrash_handlers as handlers
 from kvproof.verify.bugs.bug import Bug, Unplanted, proved
-from kvproof.verify.bugs.explorer_catcher import Explorer
-from kvproof.verify.bugs.injection import bent, dropped, patched, reassigned, ruled
+from kvproof.verify.bugs.injection import bent, dropped, patched, reassigned
 from kvproof.verify.bugs.run_catchers import Fuzz
 
 
@@ -46,13 +45,16 @@ BUGS = (
         "S8",
         "admission_fits",
     ),
-    Bug(
+    proved(
         "G3",
         ("vllm#41951",),
-        ruled(preempts_first_of_equals=True),
-        Explorer(policy="priority"),
-        "V6",
-        "",
+        bent(
+            "preempt_at_will",
+            "is taken for one that keeps to the order of service",
+            lambda row: evolve(row, breaks=()),
+        ),
+        "V10",
+        "preemption_is_in_turn",
     ),
     Bug(
         "G4",

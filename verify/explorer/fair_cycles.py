@@ -238,6 +238,10 @@ class _Walk:
         return edges[::-1]
 
 
-def calls_of(graph: Graph, cycle: Cycle) -> tuple[Event, ...]:
-    """Return the calls of a cycle."""
-    return tuple(graph.idle_calls[edge] for edge in cycle.edges)
+def way_of(graph: Graph, cycle: Cycle) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
+    """Return the calls of a shortest way to a cycle, and those of the cycle, from a step on."""
+    to, round_ = graph.path(cycle.entry), [graph.idle_calls[edge] for edge in cycle.edges]
+    while not isinstance(round_[0], Schedule):
+        to.append(round_[0])
+        round_ = [*round_[1:], round_[0]]
+    return tuple(to), tuple(round_)

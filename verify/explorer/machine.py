@@ -24,7 +24,7 @@ from kvproof.verify.explorer.scripted_connector import ScriptedConnector
 GO_ON, STOP = 7, 2  # tokens
 
 
-@frozen
+@frozen(eq=False)
 class Position:
     """Where a machine stands: what the scheduler keeps, and nothing else."""
 

@@ -39,6 +39,7 @@ class Scope:
         token_budget: tokens of a step; 0 for as many as fit into the pool.
         lookahead: slots that are kept beyond the tokens of a request.
         watermark: share of the blocks that admissions keep free while others run.
+        admits_whole: a request is admitted only if all of its known tokens fit.
         caches_prefixes: blocks of equal prefixes are shared.
         failure_policy: "recompute" or "fail".
         throttles: steps may be asked to leave prefills for later.
@@ -59,6 +60,7 @@ class Scope:
     token_budget: int = 0
     lookahead: int = 0
     watermark: float = 0.0
+    admits_whole: bool = True
     caches_prefixes: bool = False
     failure_policy: str = "recompute"
     throttles: bool = True
@@ -81,6 +83,7 @@ class Scope:
             policy=self.policy,
             enable_prefix_caching=self.caches_prefixes,
             watermark=self.watermark,
+            scheduler_reserve_full_isl=self.admits_whole,
             num_lookahead_tokens=self.lookahead,
             kv_load_failure_policy=self.failure_policy,
             profile=self.profile,

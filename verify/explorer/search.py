@@ -10,7 +10,7 @@ from attrs import define, field, frozen
 
 from kvproof.runtime import BrokenInvariant
 from kvproof.verify.explorer.events import Event, Schedule, Update
-from kvproof.verify.explorer.fair_cycles import Cycle, calls_of, fair_cycles
+from kvproof.verify.explorer.fair_cycles import Cycle, fair_cycles, way_of
 from kvproof.verify.explorer.findings import Check, Explored, Fault, Finding, Kind, Transition
 from kvproof.verify.explorer.graph import Graph
 from kvproof.verify.explorer.machine import Machine, Position
@@ -108,14 +108,14 @@ class Search:
         if self.settings.checks:
             self.twin.go_back(position)
         events, throttles = list(machine.simple_events()), machine.throttles()
-        for event in events:
-            machine.go_back(position)
-            self._try(event)
         for throttled in throttles:
             scripts: list[tuple[int, ...]] = [()]
             while scripts:
-                machine.go_back(position)
                 scripts += self._try_script(throttled, scripts.pop())
+                machine.go_back(position)
+        for event in events:
+            self._try(event)
+            machine.go_back(position)
 
     def _try(self, event: Event) -> None:
         self.transitions += 1
@@ -190,8 +190,7 @@ class Search:
         self._add(Fault(Kind.ERROR, f"{kind}: {error}", signature, events))
 
     def _add_cycle(self, cycle: Cycle) -> None:
-        calls = calls_of(self.graph, cycle)
-        events = tuple(self.graph.path(cycle.entry))
+        events, calls = way_of(self.graph, cycle)
         stuck = described(self.scope, self.workload, events, calls)
         if stuck is not None:
             self._add(Fault(stuck.kind, stuck.what, stuck.signature, events, calls))

@@ -38,23 +38,26 @@ def described(
         rests = rests and not any(machine.pending())
     steps = sum(isinstance(event, Schedule) for event in loop)
     kind = Kind.FREEZE if rests and steps == 1 else Kind.LIVELOCK
-    how = "nothing changes any more" if kind is Kind.FREEZE else f"the same {steps} steps go round"
+    how = "nothing changes any more" if kind is Kind.FREEZE else _rounds(steps)
     words = "; ".join(f"{name} {state} {detail}" for name, state, detail, _ in people)
     what = f"{how}: {words}; {free} of {scope.blocks} blocks are free"
     return Stuck(kind, what, " | ".join(sorted(alike for *_, alike in people)))
 
 
+def _rounds(steps: int) -> str:
+    return "the same step goes round" if steps == 1 else f"the same {steps} steps go round"
+
+
 def _people(machine: Machine) -> list[tuple[str, str, str, str]]:
     """Return of each unfinished request its name, state, what it has, and what others like it."""
-    found = []
+    found, free = [], machine.books.state.pool.free
     for name in sorted(machine.unfinished()):
         row = machine.books.table.row_of[name]
         cells = machine.books.state.request.cells
         state = Status(cells.status[row]).name
         held, known = cells.held[row], cells.known[row]
         detail = f"has {known} tokens and {held} blocks"
-        alike = f"{state} {'with' if held else 'without'} blocks"
-        if known > machine.scope.blocks * machine.scope.block_size:
-            alike += ", larger than the pool"
+        fits = -(-(known + machine.scope.lookahead) // machine.scope.block_size) - held <= free
+        alike = f"{state} {'with' if held else 'without'} blocks, {'fits' if fits else 'does not'}"
         found.append((name, state, detail, alike))
     return found
