@@ -12,7 +12,7 @@ import numpy as np
 
 from kvproof.core import Status, batches, rows
 from kvproof.core.arrays import ONE, Flags, Integers
-from kvproof.runtime import late_samples, parking
+from kvproof.runtime import late_samples, miscounts, parking
 from kvproof.runtime.books import Books
 from kvproof.runtime.errors import BrokenInvariant, StepOrderError
 from kvproof.runtime.prefix_cache import PrefixCache
@@ -172,6 +172,8 @@ def _learn(prefix: PrefixCache, books: Books, sampling: Integers, before: Intege
 
 
 def _accept(books: Books, sampling: Integers, samples: Samples, stops: Flags) -> bool:
+    if books.miscounted:
+        return miscounts.accept(books, sampling, stops)
     if not books.config.num_speculative_tokens:
         return batches.accept_one(books.state, sampling, stops)
     counts = samples.counts
@@ -191,6 +193,7 @@ def _stops(books: Books, sampling: Integers, tokens: Integers) -> Flags:
 
 def finish(books: Books, row: int, stopped: bool) -> FinishReason:
     """End a complete request; its blocks go behind a fence."""
+    books.miscounted.pop(row, None)
     if books.encoder is not None:
         books.encoder.let_go(row)
     books.note_dropped()
@@ -260,5 +263,6 @@ def open_frame(books: Books) -> None:
 
 def close_frame(books: Books) -> None:
     """Say that the frame that has come back is over."""
-    if not rows.process(books.state):
+    rule = rows.process_miscounted if books.miscounted else rows.process
+    if not rule(books.state):
         raise BrokenInvariant("a frame whose samples are accounted for cannot be closed.")

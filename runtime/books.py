@@ -46,9 +46,11 @@ class Books:
         skipped: the same of requests that a pass has skipped, because they are being loaded or
             their loads are not decided yet.
         landed: the same of requests that wait with loaded blocks; each is in one of the three.
-        cut_rows: rows that compute anew in place, until the next step.
+        cut_rows: rows that compute anew in place, until a step has scheduled them again.
         started_over: rows whose load brought nothing, until they are admitted; only the reference
             counts what they need.
+        miscounted: rows of which a sample was dropped and is still expected, as only vLLM does,
+            with the tokens that were expected to be known; see `miscounts`.
         prefix: the prefix cache, if it is enabled, or what a connector needs of it.
         transfers: the scheduler's side of the connector, if there is one.
         encoder: the encoder cache, if there is one.
@@ -83,6 +85,7 @@ class Books:
         self.landed = SkippedQueue(FirstComeQueue())
         self.started_over: set[int] = set()
         self.cut_rows: set[int] = set()
+        self.miscounted: dict[int, int] = {}
         self.prefix = self._prefix_cache(hashes_anyway=connector is not None)
         self.transfers: Transfers | None = None
         if connector is not None and self.prefix is not None:
@@ -255,10 +258,11 @@ class Books:
         return blocks
 
     def _grow(self, rows: Integers, taken: list[int], blocks: Integers) -> bool:
-        if len(taken) > _FEW:
+        if len(taken) > _FEW and not self.miscounted:
             return batches.grow(self.state, rows, blocks)
         for row, block in zip(rows.tolist(), taken, strict=True):
-            if not core_rows.grow(self.state, row, block):
+            rule = core_rows.grow_miscounted if row in self.miscounted else core_rows.grow
+            if not rule(self.state, row, block):
                 return False
         return True
 

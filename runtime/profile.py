@@ -77,6 +77,11 @@ class Profile:
             were published meanwhile, so that others find what is not there (vLLM
             Scheduler._handle_invalid_blocks). Safe: nothing of such a request is published before
             its first step has come back, and it starts over.
+        expects_dropped_samples: with a step more in flight on what such a load did not bring, that
+            step's sample is accepted though it was computed from bad KV, and the one that was
+            dropped stays counted as an output placeholder, so that the request is scheduled a token
+            too far as long as it lives (vLLM Scheduler._handle_invalid_blocks). Safe: what steps in
+            flight bring is dropped, and the request starts over.
 
     """
 
@@ -97,6 +102,7 @@ class Profile:
     scans_past_refusals: bool = False
     keeps_room_for_loads: bool = False
     recomputes_in_place: bool = False
+    expects_dropped_samples: bool = False
 
     @classmethod
     def safe(cls) -> Self:
@@ -121,5 +127,6 @@ class Profile:
             repeats_failed_loads=True,
             preempts_first_of_equals=True,
             recomputes_in_place=True,
+            expects_dropped_samples=True,
             drops_half_read_repeats=True,
         )

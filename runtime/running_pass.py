@@ -11,6 +11,7 @@ import numpy as np
 
 from kvproof.core import batches, rows
 from kvproof.core.arrays import ONE, ZERO, Integers
+from kvproof.runtime import miscounts
 from kvproof.runtime.books import Books
 from kvproof.runtime.encoder_cache import EncoderPlan
 from kvproof.runtime.errors import BrokenInvariant, CallerError
@@ -48,7 +49,7 @@ def schedule_running(books: Books, plan: StepPlan, choose_victim: Victim) -> Non
         running = set(books.running.rows.tolist())
         books.untold = {row: some for row, some in books.untold.items() if row in running}
     while position < len(books.running) and step.budget_left > 0:
-        end = _next_with_items(books, position)
+        end = _next_alone(books, position)
         if end > position:
             position = _schedule_stretch(books, plan, position, end)
         if position == len(books.running) or step.budget_left == 0:
@@ -59,13 +60,21 @@ def schedule_running(books: Books, plan: StepPlan, choose_victim: Victim) -> Non
         position = following
 
 
-def _next_with_items(books: Books, position: int) -> int:
-    """Return where the next request stands that has items for the encoder: it goes by itself."""
-    if books.encoder is None:
+def _next_alone(books: Books, position: int) -> int:
+    """Return where the next request stands that goes by itself, not in a stretch.
+
+    It has items for the encoder, or samples are expected of it that do not come.
+    """
+    if books.encoder is None and not books.miscounted:
         return len(books.running)
     rows_left = books.running.rows[position:].tolist()
-    with_items = (place for place, row in enumerate(rows_left) if books.encoder.has_items(row))
-    return position + next(with_items, len(rows_left))
+    alone = (place for place, row in enumerate(rows_left) if _goes_alone(books, row))
+    return position + next(alone, len(rows_left))
+
+
+def _goes_alone(books: Books, row: int) -> bool:
+    with_items = books.encoder is not None and books.encoder.has_items(row)
+    return with_items or row in books.miscounted
 
 
 def _schedule_stretch(books: Books, plan: StepPlan, position: int, end: int) -> int:
@@ -156,7 +165,7 @@ def _give(
     if books.untold:
         grown, blocks = _with_untold(books, wish.rows, grown, blocks)
         places = None
-    if not batches.schedule(books.state, wish.rows, wish.tokens):
+    if not _schedule(books, wish):
         raise BrokenInvariant(
             f"rows {wish.rows.tolist()} may not get {wish.tokens.tolist()} tokens."
         )
@@ -164,6 +173,12 @@ def _give(
     plan.stretches.append(stretch)
     if books.prefix is not None and books.prefix.at_allocation:
         books.prefix.publish(stretch.rows, stretch.written())
+
+
+def _schedule(books: Books, wish: Wish) -> bool:
+    if books.miscounted and int(wish.rows[0]) in books.miscounted:  # It goes by itself.
+        return rows.schedule_miscounted(books.state, int(wish.rows[0]), int(wish.tokens[0]))
+    return batches.schedule(books.state, wish.rows, wish.tokens)
 
 
 def _with_untold(
@@ -208,7 +223,13 @@ def _serve_one(books: Books, plan: StepPlan, position: int, choose_victim: Victi
 
 def _wish_of_one(books: Books, position: int) -> tuple[Wish, EncoderPlan | None]:
     """Return what one request would get within the budget, and what it needs of the encoder."""
-    wish = _wish(books, books.running.rows[position : position + 1])
+    row = int(books.running.rows[position])
+    expected = row in books.miscounted
+    wish = (
+        miscounts.wish(books, row)
+        if expected
+        else _wish(books, books.running.rows[position : position + 1])
+    )
     if not len(wish.rows):
         return wish, None
     return _with_items(books, wish.first(1, np.minimum(wish.tokens, books.state.step.budget_left)))
@@ -255,8 +276,10 @@ def _preempt(books: Books, plan: StepPlan, victim: int, needy: int, wanted: int)
     fence = books.fences.vacant()
     in_flight = books.is_in_flight(victim)
     rule = rows.preempt if books.preempts_in_turn else rows.preempt_at_will
-    if in_flight:
+    if in_flight or needy in books.miscounted:
         rule = rows.preempt_in_flight
+    miscounts.renew(books, victim)
+    if in_flight:
         books.note_dropped()
     if not rule(state, victim, needy, wanted, fence):
         raise BrokenInvariant(f"row {victim} may not be preempted for row {needy}.")

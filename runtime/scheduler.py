@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvproof.core import Status, invariants, rows
-from kvproof.core.arrays import Integers
-from kvproof.runtime import accounting, drafting, parking, transfer_ends
+from kvproof.core.arrays import Flags, Integers
+from kvproof.runtime import accounting, drafting, miscounts, parking, transfer_ends
 from kvproof.runtime.admission import check_request, token_ceiling, token_limit
 from kvproof.runtime.books import Books
 from kvproof.runtime.config import SchedulerConfig
@@ -33,7 +33,7 @@ from kvproof.runtime.samples import Samples
 from kvproof.runtime.statistics import Statistics
 from kvproof.runtime.step_buffers import StepBuffers
 from kvproof.runtime.step_output import StepOutput
-from kvproof.runtime.step_plan import NOTHING, StepPlan
+from kvproof.runtime.step_plan import NOTHING, StepPlan, Stretch
 from kvproof.runtime.step_results import StepResults
 from kvproof.runtime.waiting_pass import schedule_waiting
 from kvproof.runtime.waiting_request import Order
@@ -398,6 +398,8 @@ class Scheduler:
         self._buffers.forget(current)
 
     def _decide(self, throttle_prefills: bool) -> StepPlan:
+        if self._books.miscounted:
+            throttle_prefills = throttle_prefills and miscounts.may_defer(self._books)
         if not rows.begin(self._books.state, throttle_prefills):
             raise BrokenInvariant("no frame is in flight but a step cannot be opened.")
         plan = StepPlan()
@@ -432,7 +434,7 @@ class Scheduler:
             raise BrokenInvariant("an open step cannot be closed.")
         self._steps += 1
         if self._books.cut_rows:
-            transfer_ends.note_prefills(self._books)
+            transfer_ends.note_prefills(self._books, stretch.rows)
         prefix = self._books.prefix
         if prefix is not None and not prefix.at_allocation:
             accounting.publish(self._books, stretch.rows, stretch.written())
@@ -440,7 +442,7 @@ class Scheduler:
             step=self._steps,
             stretch=stretch,
             total_num_scheduled_tokens=total,
-            sampling_places=(stretch.computed + stretch.tokens >= stretch.known).nonzero()[0],
+            sampling_places=self._sampling(stretch).nonzero()[0],
             requests=self._requests_in(stretch.rows),
             new_rows=tuple(plan.new),
             tables=plan.tables,
@@ -451,10 +453,19 @@ class Scheduler:
             buffers=self._buffers,
             scheduled_encoder_inputs=self._encoder_inputs(),
             free_encoder_mm_hashes=self._freed_entries(),
+            tries_drafts=self.config.num_speculative_tokens > 0,
         )
         self._finished_ids.clear()
         self._buffers.current = output
         return output
+
+    def _sampling(self, stretch: Stretch) -> Flags:
+        """Return who samples in a step: whoever has all of its known tokens computed by then."""
+        ends = stretch.computed + stretch.tokens
+        sampling: Flags = ends >= stretch.known
+        if self._books.miscounted:
+            return miscounts.without_chunks(self._books, stretch.rows, ends, sampling)
+        return sampling
 
     def _account(self, output: StepOutput, tokens: Samples, report: TransferReport) -> StepResults:
         """Account for a frame, or a step that is none, and for transfers."""
@@ -507,6 +518,7 @@ class Scheduler:
         """Let ended requests that no frame in flight runs leave their rows."""
         staying = []
         for row in self._ended:
+            self._books.miscounted.pop(row, None)
             if rows.retire(self._books.state, row):
                 self._books.table.remove(row)
                 if self._books.prefix is not None:

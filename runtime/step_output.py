@@ -61,6 +61,7 @@ class StepOutput:
         finished_req_ids: requests that ended since the step before.
         scheduled_encoder_inputs: items to compute in this step, by their places in mm_features.
         free_encoder_mm_hashes: identifiers of entries evicted from the encoder cache.
+        tries_drafts: requests may have draft tokens at all.
 
     """
 
@@ -78,6 +79,7 @@ class StepOutput:
     buffers: StepBuffers = field(repr=False)
     scheduled_encoder_inputs: dict[str, list[int]] = field(factory=dict)
     free_encoder_mm_hashes: list[str] = field(factory=list)
+    tries_drafts: bool = True
 
     def to_tensors(self, device: torch.device | str = "cpu") -> StepTensors:
         """Return the step as tensors on `device`, for the step that was scheduled last.
@@ -113,6 +115,8 @@ class StepOutput:
     @cached_property
     def most_samples(self) -> Integers:
         """Tokens that each sampling request can bring: one and its draft tokens, int64 [S]."""
+        if not self.tries_drafts:
+            return np.ones(len(self.sampling_places), dtype=np.int64)
         expected = np.maximum(self.stretch.known, self.computed + 1)
         drafts = self.computed + self.tokens - expected
         return drafts[self.sampling_places] + 1

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvproof.core import Status, rows
-from kvproof.runtime import late_samples, loads
+from kvproof.core import rows
+from kvproof.core.arrays import Integers
+from kvproof.runtime import late_samples, loads, miscounts
 from kvproof.runtime.books import Books
 from kvproof.runtime.connector import TransferReport
 from kvproof.runtime.errors import BrokenInvariant
@@ -77,21 +78,23 @@ def _unpublish(books: Books, row: int, valid: int) -> None:
 def _compute_anew(books: Books, row: int, valid: int) -> None:
     """Let a request start over, or, as only the reference does, go on from its first bad block."""
     in_flight = books.state.request.cells.last_frame[row] > books.state.step.returned
-    in_place = books.config.profile.recomputes_in_place and not in_flight
+    profile = books.config.profile
+    in_place = profile.recomputes_in_place and (profile.expects_dropped_samples or not in_flight)
+    if profile.expects_dropped_samples:
+        miscounts.note(books, row)
     if in_place and rows.cut(books.state, row, valid):
         books.cut_rows.add(row)
     else:
         loads.restart(books, row)
 
 
-def note_prefills(books: Books) -> None:
-    """Let requests that were cut count as prefills, once they have been scheduled again."""
-    cells = books.state.request.cells
-    for row in books.cut_rows:
-        prefills = cells.status[row] == Status.RUNNING and cells.computed[row] < cells.known[row]
-        if prefills and not rows.note_prefill(books.state, row):
+def note_prefills(books: Books, batch: Integers) -> None:
+    """Let requests that were cut count as prefills, if the step has scheduled them again."""
+    again = books.cut_rows.intersection(batch.tolist())
+    for row in again:
+        if miscounts.is_prefill(books, row) and not rows.note_prefill(books.state, row):
             raise BrokenInvariant(f"row {row} has known tokens to compute but is no prefill.")
-    books.cut_rows.clear()
+    books.cut_rows -= again
 
 
 def end(books: Books, report: TransferReport) -> None:

@@ -152,6 +152,7 @@ MEASURES = (
         lowered_by=(
             "accept",
             "accept_one",
+            "accept_miscounted",
             "accept_late",
             "finish_stopped_late",
             "finish_length_late",
@@ -212,7 +213,7 @@ MEASURES = (
         "budget",
         "Tokens that the open step may still schedule.",
         budget_left[step],
-        lowered_by=("schedule",),
+        lowered_by=("schedule", "schedule_miscounted"),
         raised_by=("begin", "unschedule"),
         property="N5",
     ),
@@ -221,7 +222,7 @@ MEASURES = (
         "Requests that the open step has scheduled.",
         total(x, scheduled[x] >= 1),
         lowered_by=("unschedule",),
-        raised_by=("schedule",),
+        raised_by=("schedule", "schedule_miscounted"),
         property="N3",
     ),
     Measure(
@@ -235,7 +236,7 @@ MEASURES = (
         "frames_in_flight_count",
         "Frames that have been opened and not processed.",
         issued[step] - processed[step],
-        lowered_by=("process", "withdraw"),
+        lowered_by=("process", "process_miscounted", "withdraw"),
         raised_by=("begin",),
         property="N6",
     ),
@@ -251,7 +252,7 @@ MEASURES = (
         "free_blocks",
         "Free blocks; a table that grows takes one.",
         free[pool],
-        lowered_by=("grow", "grow_for_load"),
+        lowered_by=("grow", "grow_for_load", "grow_miscounted"),
         raised_by=("drain", "drain_early"),
     ),
     Measure(
@@ -493,6 +494,7 @@ PROGRESS = (
         (u, i),
         item_table[u, i] >= 1,
         rows=("let_go",),
+        uses=(),
         property="N4",
     ),
     Progress(
@@ -506,6 +508,7 @@ PROGRESS = (
             == ENCODER_SLOTS,
         ),
         rows=("evict", "let_go"),
+        uses=("users_are_exact",),
         property="N4",
     ),
     Progress(
@@ -514,6 +517,7 @@ PROGRESS = (
         (u, e),
         all_of(parked(status[u]), fenced[e] == 0, pinned[e] == 0),
         rows=("abort",),
+        uses=("only_running_uses_entries", "only_running_is_scheduled", "scheduled_minimum"),
         property="V7",
     ),
     Progress(
@@ -522,6 +526,7 @@ PROGRESS = (
         (u,),
         all_of(live(status[u]), no(is_open[step])),
         rows=("begin",),
+        uses=(),
     ),
     Progress(
         "frame_in_flight_comes_to_an_end",
@@ -529,6 +534,7 @@ PROGRESS = (
         (),
         processed[step] + count_if(is_open[step]) < issued[step],
         rows=ACCOUNTING,
+        uses=("frames_in_flight", "sample_is_in_flight", "sample_is_wanted"),
         property="V8",
     ),
     Progress(
@@ -542,6 +548,7 @@ PROGRESS = (
             pinned[e] == 0,
         ),
         rows=("land", "start_over", "start_over_preempted"),
+        uses=("preemptions_minimum",),
         property="V7",
     ),
     Progress(
@@ -550,6 +557,7 @@ PROGRESS = (
         (e,),
         pinned[e] >= 1,
         rows=("unpin",),
+        uses=(),
         property="V7",
     ),
     Progress(
@@ -558,6 +566,7 @@ PROGRESS = (
         (e, b),
         all_of(fence_table[e, b] >= 1, no_frame_in_flight(), pinned[e] == 0),
         rows=("drain",),
+        uses=("frames_in_flight", "fences_are_numbered"),
         property="V8",
     ),
     Progress(
@@ -566,6 +575,7 @@ PROGRESS = (
         (u,),
         all_of(finished(status[u]), no_frame_in_flight()),
         rows=("retire",),
+        uses=("frames_are_numbered",),
         property="L5",
     ),
 )

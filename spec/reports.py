@@ -33,6 +33,10 @@ REPORTS = (
         "Cached blocks that idled in the free queue counted twice: as hits and as free.",
     ),
     Rule("vllm#15326", "A new request took the id of an aborted one that had not fully left."),
+    Rule(
+        "vllm#18115",
+        "The same requests were preempted and admitted again and again, and hardly got on.",
+    ),
     Rule("vllm#18411", "A request came back to the queue with blocks and was given others."),
     Rule(
         "vllm#23713",
@@ -74,6 +78,10 @@ REPORTS = (
         "A prompt that is larger than the pool waited at the head of the queue and blocked it.",
     ),
     Rule("vllm#42571", "A table named a block twice, and both entries gave a reference back."),
+    Rule(
+        "vllm#41951",
+        "A preempted request was overtaken without end by later ones that were as urgent.",
+    ),
     Rule(
         "vllm#43433",
         "Blocks whose release was delayed stayed, because nobody counted the delay as work.",
@@ -138,6 +146,11 @@ REPORTS = (
         "vllm#56640",
         "A load of no blocks never ended, because nobody had recorded it.",
     ),
+    Rule("vllm#54644", "Users ask to choose themselves who is preempted."),
+    Rule(
+        "vllm#57104",
+        "A loaded request lacked the block for look-ahead that nobody had set aside.",
+    ),
     Rule(
         "vllm#57841",
         "A request without an answer yet stood before the one that held the blocks it needs.",
@@ -155,6 +168,7 @@ REPORTS = (
     ),
     Rule("trt#13318", "A step with chunked prefills held more tokens than its budget."),
     Rule("ascend#14283", "A count fell below zero, and a negative number of blocks was asked for."),
+    Rule("lmc#1969", "A resumed request did not look for what it had saved before."),
     Rule("lmc#2327", "Hits covered the whole prompt, and no token was left to compute."),
     Rule("ai-dynamo/dynamo#13398", "A block that was listed twice joined the free queue twice."),
     Rule(

@@ -159,13 +159,18 @@ def vacant(fence: Index) -> tuple[Formula, ...]:
     return fenced[fence] == 0, pinned[fence] == 0
 
 
-def _lacks_blocks(needy: Index) -> tuple[Formula, ...]:
+def _exceeds_the_pool(needy: Index) -> tuple[Formula, Formula]:
     """Say that a running request cannot have the wanted tokens, even with every free block."""
     return (
         status[needy] == RUNNING,
-        computed[needy] + wanted <= expected(needy) + drafts[needy],
         (held[needy] + free[pool]) * BLOCK_SIZE < computed[needy] + wanted + LOOKAHEAD,
     )
+
+
+def _lacks_blocks(needy: Index) -> tuple[Formula, ...]:
+    """Say the same, and that they are tokens which it has, drafts or will have been given."""
+    runs, exceeds = _exceeds_the_pool(needy)
+    return runs, computed[needy] + wanted <= expected(needy) + drafts[needy], exceeds
 
 
 ENTER_THE_QUEUE = (
@@ -288,8 +293,7 @@ ADMIT_CHUNK = Transition(
     breaks=("admission_fits", "admission_keeps_the_watermark", "loaded_go_first"),
 )
 
-NEEDED_AND_POSSIBLE = (
-    *_lacks_blocks(needy),
+PREEMPTION_IS_POSSIBLE = (
     held[victim] >= 1,
     scheduled[victim] == 0,
     known[victim] < limit[victim],
@@ -297,17 +301,22 @@ NEEDED_AND_POSSIBLE = (
     items_held[victim] == 0,
     *vacant(e),
 )
-BACK_TO_THE_QUEUE = (
-    *move_table_to_fence(victim),
-    *forget_attempt(victim),
-    load_failed[victim].becomes(value=False),
-    in_turn[step].becomes(in_turn[step] + count_if(no(goes_before(victim, needy)))),
-    preemptions[victim].becomes(preemptions[victim] + 1),
-    running[pool].becomes(running[pool] - 1),
-    waiting[pool].becomes(waiting[pool] + 1),
-    preempted[step].becomes(preempted[step] + 1),
-    needed[step].becomes(needed[step] + count_if(all_of(*_lacks_blocks(needy)))),
-)
+
+
+def _back_to_the_queue(need: tuple[Formula, ...]) -> tuple[Assignment, ...]:
+    """Return what a preemption does; it counts as needed if there is the need for it."""
+    return (
+        *move_table_to_fence(victim),
+        *forget_attempt(victim),
+        load_failed[victim].becomes(value=False),
+        in_turn[step].becomes(in_turn[step] + count_if(no(goes_before(victim, needy)))),
+        preemptions[victim].becomes(preemptions[victim] + 1),
+        running[pool].becomes(running[pool] - 1),
+        waiting[pool].becomes(waiting[pool] + 1),
+        preempted[step].becomes(preempted[step] + 1),
+        needed[step].becomes(needed[step] + count_if(all_of(*need))),
+    )
+
 
 PREEMPT = Transition(
     name="preempt",
@@ -318,11 +327,12 @@ PREEMPT = Transition(
     source=(RUNNING,),
     target=PREEMPTED,
     guard=(
-        *NEEDED_AND_POSSIBLE,
+        *_lacks_blocks(needy),
+        *PREEMPTION_IS_POSSIBLE,
         last_frame[victim] <= processed[step],
         *does_not_go_before(victim, needy),
     ),
-    effect=BACK_TO_THE_QUEUE,
+    effect=_back_to_the_queue(_lacks_blocks(needy)),
 )
 
 PREEMPT_AT_WILL = Transition(
@@ -333,21 +343,25 @@ PREEMPT_AT_WILL = Transition(
     subject=victim,
     source=(RUNNING,),
     target=PREEMPTED,
-    guard=(*NEEDED_AND_POSSIBLE, last_frame[victim] <= processed[step]),
-    effect=BACK_TO_THE_QUEUE,
+    guard=(
+        *_lacks_blocks(needy),
+        *PREEMPTION_IS_POSSIBLE,
+        last_frame[victim] <= processed[step],
+    ),
+    effect=_back_to_the_queue(_lacks_blocks(needy)),
     breaks=("preemption_is_in_turn",),
 )
 
 PREEMPT_IN_FLIGHT = Transition(
     name="preempt_in_flight",
-    doc="A running request is preempted while a frame still touches its table.",
+    doc="A running request is preempted though a frame touches its table, or for a needless token.",
     rule="vLLM Scheduler._preempt_request; vllm#49674",
     parameters=(victim, needy, wanted, e),
     subject=victim,
     source=(RUNNING,),
     target=PREEMPTED,
-    guard=NEEDED_AND_POSSIBLE,
-    effect=BACK_TO_THE_QUEUE,
+    guard=(*_exceeds_the_pool(needy), *PREEMPTION_IS_POSSIBLE),
+    effect=_back_to_the_queue(_exceeds_the_pool(needy)),
     breaks=(
         "preemption_is_quiet",
         "preemption_pays_at_once",

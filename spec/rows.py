@@ -203,7 +203,7 @@ class Progress:
 
     `fixed` says which parameters of a row stand for instances of the claim, and `only` what must
     hold of a row besides its guard.
-    `uses` names the invariants that the proof rests on; where it is empty, all are assumed.
+    `uses` names the invariants that the proof rests on; where it is None, all are assumed.
     """
 
     name: str
@@ -213,7 +213,7 @@ class Progress:
     rows: tuple[str, ...]
     fixed: Mapping[str, Mapping[str, Index]] = field(factory=dict)
     only: Mapping[str, Formula] = field(factory=dict)
-    uses: tuple[str, ...] = ()
+    uses: tuple[str, ...] | None = None
     property: str = "V1"
     where: Location = _where()
 

@@ -6,6 +6,7 @@ from kvproof.spec import (
     encoder_invariants,
     encoder_transitions,
     loaded_invariants,
+    miscount_transitions,
     order_invariants,
     parking_transitions,
     request_invariants,
@@ -36,6 +37,7 @@ SCHEDULER = Declaration(
         *transfer_transitions.TRANSITIONS,
         *encoder_transitions.TRANSITIONS,
         *step_transitions.TRANSITIONS,
+        *miscount_transitions.TRANSITIONS,
     ),
     invariants=(
         *request_invariants.INVARIANTS,

@@ -348,12 +348,16 @@ CUT = Transition(
     subject=r,
     source=(RUNNING,),
     guard=(
+        scheduled[r] == 0,
         known[r] < limit[r],
         no(stopped[r]),
         valid >= 0,
         valid <= computed[r],
     ),
-    effect=(computed[r].becomes(valid), decoding[r].becomes(value=True)),
+    effect=(
+        computed[r].becomes(valid),
+        decoding[r].becomes(any_of(decoding[r], computed[r] >= known[r])),
+    ),
     environment=True,
     breaks=(
         "published_is_written",

@@ -77,7 +77,7 @@ class Stuck:
 
     def _any_state(self) -> Query:
         uses = self.progress.uses
-        return any_state(self.declaration, self.instances, whole=True, uses=uses or None)
+        return any_state(self.declaration, self.instances, whole=True, uses=uses)
 
     def _name_witnesses(self, newest: set[Index]) -> set[Index]:
         """Name a witness for each total that mentions only the newest names, and return those."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
@@ -26,6 +27,7 @@ from kvproof.runtime.connectors.block_file import (
     encoded,
     fingerprint,
 )
+from kvproof.runtime.connectors.folder_limit import FolderLimit
 from kvproof.runtime.kv_pool import KVPool
 
 SUFFIX, PARTIAL, REFUSED = ".safetensors", ".partial", ".refused"
@@ -40,10 +42,13 @@ class BlockFolder:
 
     """
 
-    def __init__(self, folder: Path, pool: KVPool, model: str) -> None:
+    def __init__(
+        self, folder: Path, pool: KVPool, model: str, bytes_max: int | None = None
+    ) -> None:
         """Make the subfolder and remove what writers that died an hour ago have left in it.
 
-        Raises OSError if the subfolder cannot be made.
+        Its files take `bytes_max` bytes at most, if that is given. Raises OSError if the subfolder
+        cannot be made.
         """
         fields = description(pool, model)
         self._fields = {**fields, "fingerprint": fingerprint(fields)}
@@ -54,11 +59,12 @@ class BlockFolder:
         # could not be used is not offered again, or a request would ask for it for ever.
         self._found: set[bytes] = set()
         self._refused: set[bytes] = set()
+        self._limit = FolderLimit(self.path, bytes_max, (SUFFIX, REFUSED))
         self._remove_old_partial_files()
 
     def file(self, block_hash: bytes) -> Path:
         """Return where the file of a block is or would be."""
-        return self.path / (block_hash.hex() + SUFFIX)
+        return self.path / _name(block_hash)
 
     def offers(self, block_hash: bytes) -> bool:
         """Return whether there is a file for the block that has not proved unusable."""
@@ -94,14 +100,28 @@ class BlockFolder:
         self._found.add(block_hash)
         return block
 
-    def write(self, block_hash: bytes, block: Tensor) -> None:
+    def keep(self, block_hashes: Sequence[bytes]) -> None:
+        """Keep the files of blocks that are about to be read, until they are let go."""
+        self._limit.keep(_name(block_hash) for block_hash in block_hashes)
+
+    def let_go(self, block_hashes: Sequence[bytes]) -> None:
+        """Let files be removed again that were kept."""
+        self._limit.let_go(_name(block_hash) for block_hash in block_hashes)
+
+    def used(self, block_hashes: Sequence[bytes]) -> None:
+        """Take note that a chain of blocks has been of use."""
+        self._limit.used([_name(block_hash) for block_hash in block_hashes])
+
+    def write(self, block_hash: bytes, block: Tensor) -> int:
         """Write the file of a block, a contiguous tensor on the host, in one step for all others.
 
-        Raises OSError if that does not succeed; then nothing is left of it.
+        Return how many files had to go for it. Raises OSError if that does not succeed; then
+        nothing is left of it.
         """
         partial = self.path / f".{uuid4().hex}{PARTIAL}"
+        data = encoded(block, self._fields_of(block_hash))
         try:
-            _write_through(partial, encoded(block, self._fields_of(block_hash)))
+            _write_through(partial, data)
             os.replace(partial, self.file(block_hash))
         except BaseException:
             with suppress(OSError):
@@ -109,6 +129,9 @@ class BlockFolder:
             raise
         self._refused.discard(block_hash)
         self._found.add(block_hash)
+        removed = self._limit.added(_name(block_hash), len(data))
+        self._found.difference_update(_hash(name) for name in removed if name.endswith(SUFFIX))
+        return len(removed)
 
     def _fields_of(self, block_hash: bytes) -> dict[str, str]:
         return {**self._fields, "block_hash": block_hash.hex()}
@@ -136,6 +159,14 @@ class BlockFolder:
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > PARTIAL_AGE_MAX_S:
                     path.unlink()
+
+
+def _name(block_hash: bytes) -> str:
+    return block_hash.hex() + SUFFIX
+
+
+def _hash(name: str) -> bytes:
+    return bytes.fromhex(name.removesuffix(SUFFIX))
 
 
 def _write_through(path: Path, data: bytes) -> None:

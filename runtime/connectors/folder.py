@@ -15,17 +15,17 @@ import torch
 from attrs import frozen
 
 from kvproof.runtime.connector import TransferReport
-from kvproof.runtime.connectors.block_file import UnusableFileError
 from kvproof.runtime.connectors.block_folder import BlockFolder
 from kvproof.runtime.connectors.block_memory import BlockMemory
 from kvproof.runtime.connectors.block_writes import DROPPED, WRITTEN, BlockWrites
+from kvproof.runtime.connectors.folder_load import LOADED, UNUSABLE, FolderLoad
 from kvproof.runtime.connectors.promises import Promises
-from kvproof.runtime.connectors.thread_loads import ThreadLoads
+from kvproof.runtime.connectors.thread_loads import LOAD_TIMEOUT_S, ThreadLoads
 from kvproof.runtime.connectors.transfer_tally import TransferTally
 from kvproof.runtime.errors import CallerError
 from kvproof.runtime.kv_pool import KVPool
 
-LOADED, UNUSABLE = "blocks_loaded", "files_unusable"
+REMOVED, LOST = "files_removed", "loads_lost"
 
 
 @frozen
@@ -38,6 +38,8 @@ class FolderStatistics:
             too many writes were pending.
         blocks_loaded: blocks of the pool that were filled.
         files_unusable: files that were missing, unreadable or not what they should be.
+        files_removed: files that had to go because the folder was full.
+        loads_lost: loads that took too long.
 
     """
 
@@ -45,13 +47,16 @@ class FolderStatistics:
     writes_dropped: int
     blocks_loaded: int
     files_unusable: int
+    files_removed: int
+    loads_lost: int
 
 
 class FolderConnector:
-    """A `Connector` that keeps every block that is written, in a folder, for ever.
+    """A `Connector` that keeps every block that is written, in a folder.
 
-    It never reports `sent` or `lost`. Nothing is ever removed but what is torn; whoever owns the
-    folder limits its size, and may remove any file at any time.
+    It never reports `sent`. A load that takes too long, because the disk hangs, is `lost`, and its
+    thread writes no more; while it hangs, nothing is asked of the disk. Without `max_bytes` nothing
+    is removed but what is torn. Whoever owns the folder may remove any file at any time.
     """
 
     def __init__(
@@ -62,6 +67,8 @@ class FolderConnector:
         model: str,
         num_load_threads: int = 2,
         writes_pending_max: int = 256,
+        load_timeout_seconds: float = LOAD_TIMEOUT_S,
+        max_bytes: int | None = None,
     ) -> None:
         """Make a subfolder for what this pool and this model can read.
 
@@ -72,19 +79,29 @@ class FolderConnector:
                 a model must not have the same.
             num_load_threads: loads at a time.
             writes_pending_max: blocks waiting on the host to be written; what is more is dropped.
+            load_timeout_seconds: how long a load may take, from `allocated` on.
+            max_bytes: what the subfolder may hold; the files that were not used for longest go
+                first, none that this process reads. Several processes that share it may exceed it
+                by an eighth each. None is no limit.
 
         Raises:
-            CallerError: If a number is below 1 or the name is empty.
+            CallerError: If a number is below 1, `load_timeout_seconds` not above 0, `max_bytes`
+                below one block, or the name empty.
             OSError: If the subfolder cannot be made.
 
         """
         _check(model, num_load_threads=num_load_threads, writes_pending_max=writes_pending_max)
         self._memory = BlockMemory(pool)
         self._like = torch.empty(self._memory.block_shape, dtype=pool.dtype, device="meta")
-        self._folder = BlockFolder(folder, pool, model)
+        if max_bytes is not None and max_bytes < pool.block_bytes:
+            raise CallerError(
+                f"max_bytes: got {max_bytes}, expected at least {pool.block_bytes}, one block"
+            )
+        self._loads = ThreadLoads(num_load_threads, "kvproof-folder-load", load_timeout_seconds)
+        self._folder = BlockFolder(folder, pool, model, max_bytes)
         self._promises = Promises(pool.block_size)
         self._tally = TransferTally()
-        self._loads = ThreadLoads(num_load_threads, "kvproof-folder-load")
+        self._started: dict[str, FolderLoad] = {}
         self._writes = BlockWrites(writes_pending_max, self._tally)
 
     @property
@@ -95,7 +112,14 @@ class FolderConnector:
     def statistics(self) -> FolderStatistics:
         """Return what has happened so far."""
         count = self._tally
-        return FolderStatistics(count[WRITTEN], count[DROPPED], count[LOADED], count[UNUSABLE])
+        return FolderStatistics(
+            blocks_written=count[WRITTEN],
+            writes_dropped=count[DROPPED],
+            blocks_loaded=count[LOADED],
+            files_unusable=count[UNUSABLE],
+            files_removed=count[REMOVED],
+            loads_lost=count[LOST],
+        )
 
     def match(
         self,
@@ -104,9 +128,13 @@ class FolderConnector:
         num_tokens: int,
         num_computed_tokens: int,
     ) -> tuple[int | None, bool]:
-        """Return how many tokens the unbroken chain of files covers; it opens none of them."""
+        """Return how many tokens the unbroken chain of files covers; it opens none of them.
+
+        It is none while a load hangs that was given up: looking for a file would hang as well.
+        """
+        offered = block_hashes if not self._loads.is_hanging() else ()
         return self._promises.make(
-            request_id, block_hashes, num_tokens, num_computed_tokens, self._folder.offers
+            request_id, offered, num_tokens, num_computed_tokens, self._folder.offers
         )
 
     def allocated(
@@ -121,13 +149,21 @@ class FolderConnector:
         if load is None:
             return
         mark, hashes, blocks = self._memory.mark(), load.block_hashes, load.block_ids
-        self._loads.start(request_id, blocks, lambda: self._fill(hashes, blocks, mark))
+        work = FolderLoad(self._folder, self._memory, self._like, self._tally, hashes, blocks, mark)
+        self._folder.keep(hashes)
+        self._started[request_id] = work
+        self._loads.start(request_id, blocks, work)
 
     def written(self, block_hashes: Sequence[bytes], block_ids: Sequence[int]) -> None:
         """Copy the blocks that have no file yet to the host, and queue their files.
 
-        On CUDA the host waits for the model if there is such a block.
+        On CUDA the host waits for the model if there is such a block. None is queued while a load
+        hangs that was given up.
         """
+        if self._loads.is_hanging():
+            for _ in block_ids:
+                self._writes.drop("the folder does not answer")
+            return
         pairs = zip(block_hashes, block_ids, strict=True)
         fresh = [pair for pair in pairs if not self._folder.offers(pair[0])]
         room = self._writes.room()
@@ -153,8 +189,13 @@ class FolderConnector:
         self._promises.drop(request_id)
 
     def poll(self) -> TransferReport:
-        """Return the loads that have ended."""
-        return self._loads.report()
+        """Return the loads that have ended, and those that took too long."""
+        report = self._loads.report()
+        for request_id in report.received | report.lost:
+            self._folder.let_go(self._started.pop(request_id).block_hashes)
+        for _ in report.lost:
+            self._tally.add(LOST)
+        return report
 
     def has_pending_transfers(self) -> bool:
         """Return whether a load has not been reported; writes keep nobody awake."""
@@ -176,28 +217,13 @@ class FolderConnector:
         contents = self._memory.read([block for _, block in pairs])
         for (block_hash, _), content in zip(pairs, contents, strict=True):
             # One tensor each, or a single late write would keep the memory of all of them.
-            self._writes.add(_Write(self._folder, block_hash, content.clone()))
-
-    def _fill(
-        self, hashes: Sequence[bytes], blocks: Sequence[int], mark: torch.cuda.Event | None
-    ) -> Sequence[int]:
-        """Copy on a worker thread, and return the blocks from the first unusable file on."""
-        for done, (block_hash, block) in enumerate(zip(hashes, blocks, strict=True)):
-            try:
-                content = self._folder.read(block_hash, self._like)
-            except (OSError, UnusableFileError) as error:
-                where = self._folder.file(block_hash)
-                self._tally.trouble(UNUSABLE, f"{where} is not loaded: {error}")
-                return blocks[done:]
-            with self._memory.after(mark):
-                self._memory.blocks[block].copy_(content)
-            self._tally.add(LOADED)
-        return ()
+            self._writes.add(_Write(self._folder, self._tally, block_hash, content.clone()))
 
 
 @frozen
 class _Write:
     folder: BlockFolder
+    tally: TransferTally
     block_hash: bytes
     content: torch.Tensor
 
@@ -205,7 +231,8 @@ class _Write:
         # Another process, or an earlier write in the queue, may have been quicker.
         if self.folder.offers(self.block_hash):
             return False
-        self.folder.write(self.block_hash, self.content)
+        for _ in range(self.folder.write(self.block_hash, self.content)):
+            self.tally.add(REMOVED)
         return True
 
 

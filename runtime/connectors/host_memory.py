@@ -13,7 +13,8 @@ from kvproof.runtime.connector import TransferReport
 from kvproof.runtime.connectors.block_memory import BlockMemory
 from kvproof.runtime.connectors.host_blocks import HostBlocks
 from kvproof.runtime.connectors.promises import Promises
-from kvproof.runtime.connectors.thread_loads import ThreadLoads
+from kvproof.runtime.connectors.thread_loads import LOAD_TIMEOUT_S, ThreadLoads
+from kvproof.runtime.connectors.write_permit import WritePermit
 from kvproof.runtime.errors import CallerError
 from kvproof.runtime.kv_pool import KVPool
 
@@ -22,14 +23,21 @@ class HostMemoryConnector:
     """A `Connector` that keeps up to `capacity_blocks` evicted blocks, the least used ones not.
 
     Its memory is ``[capacity_blocks, *block]`` of the pool's dtype, pinned if the pool is on CUDA.
-    It loads on one thread. It never reports `sent` or `lost`.
+    It loads on one thread. It never reports `sent`. A load that does not begin to copy in time is
+    `lost`; one that copies is waited for, for nobody can vouch that it will not write.
     """
 
-    def __init__(self, pool: KVPool, capacity_blocks: int) -> None:
+    def __init__(
+        self,
+        pool: KVPool,
+        capacity_blocks: int,
+        *,
+        load_timeout_seconds: float = LOAD_TIMEOUT_S,
+    ) -> None:
         """Allocate the memory.
 
         Raises:
-            CallerError: If `capacity_blocks` is below 1.
+            CallerError: If `capacity_blocks` is below 1 or `load_timeout_seconds` not above 0.
             RuntimeError: If the host has not that much memory.
 
         """
@@ -42,7 +50,7 @@ class HostMemoryConnector:
         self._kept = HostBlocks(capacity_blocks)
         self._bytes = self._memory.host_tensor(capacity_blocks)
         self._promises = Promises(pool.block_size)
-        self._loads = ThreadLoads(1, "kvproof-host-memory")
+        self._loads = ThreadLoads(1, "kvproof-host-memory", load_timeout_seconds)
         self._pinned: dict[str, tuple[bytes, ...]] = {}
 
     @property
@@ -75,9 +83,12 @@ class HostMemoryConnector:
             return
         places, mark = self._kept.pin(load.block_hashes), self._memory.mark()
         self._pinned[request_id] = load.block_hashes[: len(places)]
-        self._loads.start(
-            request_id, load.block_ids, lambda: self._fill(load.block_ids, places, mark)
-        )
+
+        def fill(permit: WritePermit) -> Sequence[int]:
+            with permit.writing():
+                return self._fill(load.block_ids, places, mark)
+
+        self._loads.start(request_id, load.block_ids, fill)
 
     def written(self, block_hashes: Sequence[bytes], block_ids: Sequence[int]) -> None:
         """Do nothing: a block is copied when the pool gives it up."""
@@ -107,9 +118,12 @@ class HostMemoryConnector:
         self._promises.drop(request_id)
 
     def poll(self) -> TransferReport:
-        """Return the loads that have ended; what they held in host memory may be evicted again."""
+        """Return the loads that have ended; what they held in host memory may be evicted again.
+
+        One that is lost has copied nothing and never will.
+        """
         report = self._loads.report()
-        for request_id in report.received:
+        for request_id in report.received | report.lost:
             self._kept.unpin(self._pinned.pop(request_id))
         return report
 

@@ -642,6 +642,8 @@ def test_threads_do_not_die_with_the_interpreter(rig: Any, new: New) -> None:
         ({"model": ""}, "model: got an empty name"),
         ({"num_load_threads": 0}, "num_load_threads: got 0, expected at least 1"),
         ({"writes_pending_max": 0}, "writes_pending_max: got 0, expected at least 1"),
+        ({"load_timeout_seconds": 0}, "load_timeout_seconds: got 0, expected more than 0"),
+        ({"max_bytes": 10}, "max_bytes: got 10, expected at least"),
     ],
 )
 def test_options_without_sense_are_refused(new: New, options: dict[str, Any], message: str) -> None:

@@ -24,8 +24,8 @@ def new(rig: Any) -> Iterator[New]:
     """Return the function that makes a connector, which is closed at the end of the test."""
     made: list[HostMemoryConnector] = []
 
-    def make(capacity_blocks: int = 8, pool: Any = None) -> HostMemoryConnector:
-        made.append(HostMemoryConnector(pool or rig.pool, capacity_blocks))
+    def make(capacity_blocks: int = 8, pool: Any = None, **options: Any) -> HostMemoryConnector:
+        made.append(HostMemoryConnector(pool or rig.pool, capacity_blocks, **options))
         return made[-1]
 
     yield make
@@ -351,6 +351,44 @@ def test_an_error_in_a_load_is_an_end(
     assert report.received == {"a"}
     assert report.failed_blocks == {7, 8}
     assert "the copy went wrong" in caplog.text
+
+
+# Public report: vllm#30659.
+def test_a_load_that_does_not_begin_in_time_is_lost(
+    rig: Any, new: New, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who waits too long for the thread gets an end and nothing else; who is being served waits."""
+    connector = new(load_timeout_seconds=0.02)
+    gate, contents = gated(connector, monkeypatch), rig.fill(1)
+    connector.evicted(rig.hashes(1), [1])
+    rig.clear()
+    for name, block in (("a", 7), ("b", 8)):
+        connector.match(name, rig.hashes(1), 4, 0)
+        connector.allocated(name, [block], 0, 4)
+    lost = set[str]()
+    while not lost:
+        report = connector.poll()
+        lost |= report.lost
+        assert not report.received
+
+    assert lost == {"b"}
+    assert "a load for request b took more than 0.02 s" in caplog.text
+    assert connector._kept._pins == {rig.hashes(1)[0]: 1}
+    gate.set()
+    assert rig.ends(connector).received == {"a"}
+    assert rig.holds([7], contents)
+    assert rig.is_clear(8)
+    connector.match("b", rig.hashes(1), 4, 0)
+    connector.allocated("b", [8], 0, 4)
+    assert rig.ends(connector).received == {"b"}
+    assert rig.holds([8], contents)
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
+def test_a_timeout_that_is_none_is_refused(new: New, seconds: float) -> None:
+    """A load that may take no time could never be made."""
+    with pytest.raises(CallerError, match="load_timeout_seconds: got"):
+        new(load_timeout_seconds=seconds)
 
 
 def test_close_ends_the_thread_and_every_load(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import define, field
+from torch import Tensor
 
 from kvproof.runtime import CallerError, KVPool, SchedulerConfig
 from kvproof.runtime.connector import NOTHING_HAPPENED, Connector, TransferReport
@@ -180,6 +182,48 @@ def test_faults_of_a_folder_change_no_token(
 
     for _ in range(2):
         check(run(make, steps, Random(seed)), alone)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_folder_that_hangs_changes_no_token(
+    steps: int, alone: dict[str, list[int]], tmp_path: Path
+) -> None:
+    """Loads that are given up are computed instead, and what is read late reaches no block."""
+    connectors: list[FolderConnector] = []
+
+    def make(pool: KVPool) -> Connector:
+        connector = FolderConnector(pool, tmp_path, model="tiny", load_timeout_seconds=0.01)
+        connectors.append(connector)
+        read = connector._folder.read
+
+        def wait_and_read(block_hash: bytes, like: Tensor) -> Tensor:
+            if len(connectors) == 2:
+                time.sleep(0.1)
+            return read(block_hash, like)
+
+        connector._folder.read = wait_and_read  # type: ignore[method-assign]
+        return connector
+
+    check(run(make, steps), alone)
+    check(run(make, steps), alone)
+    assert connectors[1].statistics().loads_lost > 0
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_folder_with_a_limit_changes_no_token(
+    steps: int, alone: dict[str, list[int]], tmp_path: Path
+) -> None:
+    """Files that go while somebody wants to load them are computed instead."""
+    connectors: list[FolderConnector] = []
+
+    def make(pool: KVPool) -> Connector:
+        limit = 12 * pool.block_bytes
+        connectors.append(FolderConnector(pool, tmp_path, model="tiny", max_bytes=limit))
+        return connectors[-1]
+
+    for _ in range(2):
+        check(run(make, steps), alone)
+    assert connectors[0].statistics().files_removed > 0
 
 
 @pytest.mark.parametrize("limits", [{}, {"enable_prefix_caching": False}], ids=str)

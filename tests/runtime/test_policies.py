@@ -232,7 +232,7 @@ CALLS = st.lists(
 
 @settings(max_examples=120)
 @given(calls=CALLS, numbers=st.lists(st.integers(0, 12)), whole=st.booleans())
-@pytest.mark.rule("3")
+@pytest.mark.rule("3", "vllm#54644")
 def test_no_policy_breaks_an_invariant(
     new_loop: Any, calls: list[tuple[str, int]], numbers: list[int], whole: bool
 ) -> None:

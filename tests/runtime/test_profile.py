@@ -4,6 +4,7 @@ One test a rule, with that rule alone changed; the last tests hold the class to 
 """
 
 import re
+from collections import deque
 from typing import Any
 
 import attrs
@@ -339,7 +340,7 @@ def test_preempts_first_of_equals(first: bool, victim: str) -> None:
 
 
 @pytest.mark.parametrize(("goes_on", "served"), [(True, ["a", "c"]), (False, ["a"])])
-@pytest.mark.rule("12", "vllm#57413")
+@pytest.mark.rule("12")
 def test_scans_past_refusals(goes_on: bool, served: list[str]) -> None:
     """A small request is admitted behind a large one that does not fit, or waits (vllm#57413)."""
     target = scheduler({"scans_past_refusals": goes_on}, 9)
@@ -376,6 +377,53 @@ def test_recomputes_in_place(in_place: bool, status: Status) -> None:
     ended(target, failed_blocks=[1])
 
     assert (target.status("a"), target.num_computed_tokens("a")) == (status, 0)
+
+
+@pytest.mark.parametrize(
+    ("expects", "status", "tokens", "known"),
+    [(True, Status.RUNNING, {"a": 8}, 11), (False, Status.WAITING, {"a": 10}, 10)],
+)
+@pytest.mark.rule("11")
+def test_expects_dropped_samples(
+    expects: bool, status: Status, tokens: dict[str, int], known: int
+) -> None:
+    """Of two steps on a failed load the second one's sample counts, or neither does.
+
+    From the first bad block on, the request has six known tokens to compute anew. Two samples are
+    expected, though one of them was dropped, so that it gets eight tokens; or all that it knows.
+    """
+    rules = {"recomputes_in_place": expects, "expects_dropped_samples": expects}
+    remote = {"a": RemoteKV(tokens=8, asynchronous=False)}
+    target = loading(rules, 9, remote, max_steps_in_flight=2)
+    target.add_request(request("a", 10, max_tokens=5))
+    first, second = target.schedule(), target.schedule()
+    target.update(first, [TOKEN], TransferReport(failed_blocks=target.block_ids("a")[1:2]))
+
+    assert target.status("a") is status
+    third = target.schedule()
+    assert third.num_scheduled_tokens == tokens
+    target.update(second, [TOKEN])
+    assert len(target.token_ids("a")) == known
+
+
+@pytest.mark.rule("11")
+def test_expects_dropped_samples_to_the_end() -> None:
+    """A request that owes a sample to nobody is computed one token too far, in a block too many."""
+    rules = {"recomputes_in_place": True, "expects_dropped_samples": True}
+    remote = {"a": RemoteKV(tokens=8, asynchronous=False)}
+    target = loading(rules, 9, remote, max_steps_in_flight=2)
+    target.add_request(request("a", 10, max_tokens=3))
+    waiting = deque([target.schedule(), target.schedule()])
+    target.update(waiting.popleft(), [TOKEN], TransferReport(failed_blocks=[2]))
+    ends = []
+    while target.has_unfinished_requests():
+        waiting.append(target.schedule())
+        ends += (waiting[-1].computed + waiting[-1].tokens).tolist()
+        output = waiting.popleft()
+        target.update(output, [TOKEN] * len(output.sampled_req_ids))
+
+    assert ends == [12, 13]
+    assert target.statistics().num_free_blocks == 8
 
 
 # --- The class and its documentation --------------------------------------------------------------

@@ -83,7 +83,7 @@ def test_the_properties_table_names_the_rows() -> None:
 
     for invariant in SCHEDULER.invariants:
         assert f"`{invariant.name}`" in lines[invariant.property]
-    assert "comes with the proofs of liveness" in lines["V5"]
+    assert "comes with data parallelism" in lines["V11"]
 
 
 def test_the_catalogue_is_complete() -> None:

@@ -37,6 +37,36 @@ def broken_by(row: Transition) -> list[str]:
     ("fault", "claim"),
     [
         pytest.param(
+            "admit without guard loaded[pool] == 0",
+            "loaded_go_first",
+            marks=pytest.mark.rule("vllm#45406", "vllm#57841"),
+        ),
+        pytest.param(
+            "await_load without guard claims[pool] + claim <= TOTAL_BLOCKS",
+            "claims_fit",
+            marks=pytest.mark.rule("vllm#30659", "vllm#45388"),
+        ),
+        pytest.param(
+            "await_load without guard known[r] + LOOKAHEAD <= claim * BLOCK_SIZE",
+            "claim_covers_tokens",
+            marks=pytest.mark.rule("vllm#57104"),
+        ),
+        pytest.param(
+            "await_load without guard not load_failed[r]",
+            "failed_load_is_not_repeated",
+            marks=pytest.mark.rule("vllm#53250"),
+        ),
+        pytest.param(
+            "preempt without guard priority[victim] >= priority[needy]",
+            "preemption_is_in_turn",
+            marks=pytest.mark.rule("vllm#41951", "vllm#18115"),
+        ),
+        pytest.param(
+            "preempt without effect load_failed[victim] := false",
+            "preempted_may_be_loaded",
+            marks=pytest.mark.rule("lmc#1969"),
+        ),
+        pytest.param(
             "retire without guard last_frame[r] <= processed[step]",
             "waiting_wants_no_sample",
             marks=pytest.mark.rule("vllm#6586"),

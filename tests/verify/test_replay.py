@@ -281,6 +281,7 @@ def test_a_seeded_fault_is_the_first_difference(
         ("accepts_what_never_fits", "demo-preempt"),
         ("drafts_beyond_limit", "demo-spec"),
         ("skips_after_early_victim", "skipped-turn"),
+        ("expects_dropped_samples", "demo-bad-async-load"),
     ],
 )
 def test_a_rule_of_the_profile_that_is_not_followed_differs(rule: str, recording: str) -> None:
@@ -357,6 +358,7 @@ def test_the_safe_rules_end_alike(file: Path) -> None:
         ("demo-bad-strand-fcfs", "end"),
         ("demo-bad-strand-priority", "end"),
         ("conn-05465", "end"),
+        ("demo-bad-async-load", "KV of R"),
         ("demo-bad-poison-load", "KV of R"),
         ("demo-bad-poison-priority", "KV of A"),
         ("asyncconn-05495", "KV of r2"),
