@@ -34,7 +34,7 @@ BUGS = (
         patched(FreeQueue, "put_first", "queues a block twice", handlers.queues_twice),
         Fuzz("crowded"),
         "S3",
-        "",
+        "the free queue and the core disagree",
     ),
     Bug(
         "D4",
@@ -47,7 +47,7 @@ BUGS = (
         ),
         TransferFuzz(),
         "S5",
-        "",
+        "^AssertionError: .*no request",
     ),
     proved(
         "D5",
@@ -75,7 +75,7 @@ BUGS = (
         ),
         Fuzz("sharing"),
         "S8",
-        "",
+        "only [0-9]+ are free|may not",
     ),
     proved(
         "D8",
@@ -95,7 +95,7 @@ BUGS = (
         ),
         Fuzz("sharing"),
         "S9",
-        "",
+        "may not share|events.differences",
     ),
     Bug(
         "D10",
@@ -108,7 +108,7 @@ BUGS = (
         ),
         Fuzz("crowded"),
         "S8",
-        "",
+        "may not get",
     ),
     proved(
         "D11",

@@ -25,7 +25,7 @@ BUGS = (
         ),
         TransferFuzz(),
         "V7",
-        "",
+        "^end:|^free blocks:",
     ),
     Bug(
         "C2",
@@ -38,7 +38,7 @@ BUGS = (
         ),
         TransferFuzz(),
         "S6",
-        "",
+        "^end:|^free blocks:",
     ),
     Bug(
         "C3",
@@ -51,7 +51,7 @@ BUGS = (
         ),
         TransferFuzz(),
         "S6",
-        "",
+        "^end:",
     ),
     Bug(
         "C4",
@@ -64,7 +64,7 @@ BUGS = (
         ),
         Fuzz("crowded"),
         "S6",
-        "",
+        "expected aborted ==",
     ),
     Bug(
         "C5",
@@ -77,7 +77,7 @@ BUGS = (
         ),
         Fuzz("crowded"),
         "S6",
-        "",
+        "running_request_ids",
     ),
     Bug(
         "C6",
@@ -90,7 +90,7 @@ BUGS = (
         ),
         TransferFuzz(noise=True),
         "V7",
-        "",
+        "^end:",
     ),
     proved(
         "C7",

@@ -20,18 +20,39 @@ BUGS = (
         ruled(load_admission=LoadAdmission.WHOLE_PROMPT),
         Explorer(liveness_only=True),
         "V5",
-        "",
+        "^freeze",
     ),
-    Bug("A2", ("vllm#45388",), ruled(load_admission=LoadAdmission.FITS), Explorer(liveness_only=True), "V5", ""),
-    Bug("A3", ("vllm#45406",), ruled(promotes_at_scan=True), Explorer(policy="priority", liveness_only=True), "V3", ""),
-    Bug("A4", ("vllm#57841",), ruled(lets_others_pass_loaded=True), Explorer(liveness_only=True), "V4", ""),
+    Bug(
+        "A2",
+        ("vllm#45388",),
+        ruled(load_admission=LoadAdmission.FITS),
+        Explorer(liveness_only=True),
+        "V5",
+        "^freeze",
+    ),
+    Bug(
+        "A3",
+        ("vllm#45406",),
+        ruled(promotes_at_scan=True),
+        Explorer(policy="priority", liveness_only=True),
+        "V3",
+        "^freeze",
+    ),
+    Bug(
+        "A4",
+        ("vllm#57841",),
+        ruled(lets_others_pass_loaded=True),
+        Explorer(liveness_only=True),
+        "V4",
+        "^freeze",
+    ),
     Bug(
         "A5",
         ("vllm#48433",),
         ruled(load_admission=LoadAdmission.RESERVATION),
         Explorer(liveness_only=True),
         "V5",
-        "",
+        "^freeze",
     ),
     proved(
         "A6",
@@ -58,7 +79,7 @@ BUGS = (
         ),
         Fuzz("crowded"),
         "V1",
-        "",
+        "may not get",
     ),
     Bug(
         "A9",
@@ -71,7 +92,7 @@ BUGS = (
         ),
         TransferFuzz(noise=False),
         "V7",
-        "",
+        "^end:",
     ),
     Bug(
         "A10",
@@ -84,7 +105,7 @@ BUGS = (
         ),
         TransferFuzz(),
         "V8",
-        "",
+        "^free blocks:",
     ),
     Bug(
         "A11",
@@ -97,7 +118,7 @@ BUGS = (
         ),
         TransferFuzz(),
         "V7",
-        "",
+        "^end:",
     ),
     Bug(
         "A12",
@@ -110,7 +131,7 @@ BUGS = (
         ),
         TransferFuzz(noise=False),
         "V7",
-        "",
+        "^end:",
     ),
     Bug(
         "A13",
@@ -121,9 +142,9 @@ BUGS = (
             "promises a load that works once a second time",
             handlers.promises_again,
         ),
-        TransferFuzz(),
+        TransferFuzz("tight", seed=0),
         "V7",
-        "",
+        "^end:",
     ),
     Bug(
         "A14",
@@ -136,7 +157,7 @@ BUGS = (
         ),
         TransferFuzz(noise=False),
         "V7",
-        "",
+        "^end:",
     ),
     proved(
         "A16",
@@ -156,7 +177,7 @@ BUGS = (
         ),
         Fuzz("crowded"),
         "V1",
-        "",
+        "output.num_scheduled_tokens or",
     ),
     Bug(
         "A18",
@@ -169,7 +190,7 @@ BUGS = (
         ),
         Fuzz("crowded"),
         "L1",
-        "",
+        "may not be preempted|running_request_ids",
     ),
 )
 

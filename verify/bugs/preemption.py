@@ -40,7 +40,7 @@ BUGS = (
         ),
         Fuzz("in_flight", calls=30),
         "L6",
-        "",
+        "block_ids",
     ),
     Bug(
         "E4",
@@ -61,7 +61,7 @@ BUGS = (
         ),
         Fuzz("crowded"),
         "N3",
-        "",
+        "total_num_scheduled_tokens|req_ids",
     ),
     Bug(
         "E6",
@@ -74,7 +74,7 @@ BUGS = (
         ),
         Fuzz("crowded"),
         "N3",
-        "",
+        "may not be preempted",
     ),
     proved(
         "E7",
@@ -83,8 +83,8 @@ BUGS = (
             "dispatch without effect drafts[x] := (0 if scheduled[x] >= 1 else drafts[x])"
             " for every request x"
         ),
-        "L6",
-        "",
+        "N1",
+        "tokens_in_order",
     ),
     Bug(
         "E8",
@@ -97,7 +97,7 @@ BUGS = (
         ),
         Fuzz("in_flight"),
         "N2",
-        "",
+        "for o in results",
     ),
     proved(
         "E9",
@@ -117,7 +117,7 @@ BUGS = (
         ),
         TransferFuzz(),
         "S10",
-        "",
+        "was admitted but may not get",
     ),
     proved(
         "E11",
@@ -137,14 +137,14 @@ BUGS = (
         ),
         Fuzz("in_flight", calls=30),
         "L6",
-        "",
+        "block_ids",
     ),
     proved(
         "E13",
         ("trt#9931", "trt#9997"),
         also_from("preempt", "takes a victim that is preempted already", PREEMPTED),
         "L4",
-        "",
+        "running_is_counted",
     ),
     Bug(
         "E14",
@@ -157,7 +157,7 @@ BUGS = (
         ),
         Fuzz("encoding"),
         "N4",
-        "",
+        "but may not be parked|but may not finish|may not be preempted|may not be aborted",
     ),
     proved(
         "E15",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from kvproof.spec.declaration import Declaration
 from kvproof.verify.bugs.injection import Injection
@@ -65,8 +65,10 @@ class Progress:
         return "proofs of progress"
 
     def look(self, injection: Injection) -> Sighting | None:
-        """Return the first claim that is refuted."""
-        start, results = time.perf_counter(), progress_results(injection.declaration())
+        """Return the first claim that is refuted; those about the faulty rows are asked first."""
+        start, declaration = time.perf_counter(), injection.declaration()
+        claims = sorted(declaration.progress, key=lambda c: set(injection.rows).isdisjoint(c.rows))
+        results = progress_results(evolve(declaration, progress=tuple(claims), checked=False))
         refuted = next((item for item in results if item.verdict is Verdict.REFUTED), None)
         return None if refuted is None else _sighting([refuted], start)
 

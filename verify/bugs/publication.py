@@ -20,7 +20,7 @@ BUGS = (
         ruled(recomputes_in_place=True, publishes_at_allocation=True),
         TransferFuzz(),
         "S9",
-        "",
+        "^KV of",
     ),
     Bug(
         "H2",
@@ -33,7 +33,7 @@ BUGS = (
         ),
         Fuzz("sharing"),
         "S9",
-        "",
+        "may not share",
     ),
     proved(
         "H3",
@@ -47,7 +47,7 @@ BUGS = (
         ("vllm#37827",),
         also_from("publish", "shows blocks that are still being loaded", WAITING_FOR_REMOTE_KVS),
         "S9",
-        "",
+        "loaded_is_not_published",
     ),
     Bug(
         "H5",
@@ -60,7 +60,7 @@ BUGS = (
         ),
         Fuzz("sharing"),
         "S9",
-        "",
+        "events.differences",
     ),
     Bug(
         "H7",
@@ -73,7 +73,7 @@ BUGS = (
         ),
         TransferFuzz(),
         "S9",
-        "",
+        "^KV of",
     ),
     Bug(
         "H8",
@@ -86,7 +86,7 @@ BUGS = (
         ),
         TransferFuzz(),
         "S9",
-        "",
+        "^KV of",
     ),
     Bug(
         "H9",
@@ -99,7 +99,7 @@ BUGS = (
         ),
         Fuzz("sharing"),
         "N1",
-        "",
+        "may not share",
     ),
     Bug(
         "H10",
@@ -112,7 +112,7 @@ BUGS = (
         ),
         TransferFuzz(seed=0),
         "S9",
-        "",
+        "shared_is_published",
     ),
     proved(
         "H12",

@@ -28,7 +28,7 @@ BUGS = (
         ),
         Fuzz("crowded"),
         "L1",
-        "",
+        "waiting_request_ids",
     ),
     Bug(
         "F2",
@@ -41,7 +41,7 @@ BUGS = (
         ),
         Fuzz("crowded"),
         "L1",
-        "",
+        "request_id|BrokenInvariant",
     ),
     proved(
         "F3",
@@ -87,7 +87,7 @@ BUGS = (
         ),
         Fuzz("crowded"),
         "L1",
-        "",
+        "request_id|running_request_ids",
     ),
     Bug(
         "F8",
@@ -100,7 +100,7 @@ BUGS = (
         ),
         Fuzz("crowded"),
         "S6",
-        "",
+        "expected aborted ==",
     ),
     Bug(
         "F9",
@@ -113,7 +113,7 @@ BUGS = (
         ),
         TransferFuzz(),
         "S5",
-        "",
+        "^IndexError",
     ),
 )
 UNPLANTED: tuple[Unplanted, ...] = ()

@@ -37,7 +37,7 @@ BUGS = (
         ),
         TransferFuzz(seed=3),
         "S4",
-        "",
+        "^KV of",
     ),
     Bug(
         "B5",
@@ -50,7 +50,7 @@ BUGS = (
         ),
         Aborts(),
         "S4",
-        "",
+        "^WrongContentError",
     ),
     Bug(
         "B6",
@@ -63,7 +63,7 @@ BUGS = (
         ),
         Aborts(),
         "N6",
-        "",
+        "^WrongContentError",
     ),
     Bug(
         "B8",
@@ -76,7 +76,7 @@ BUGS = (
         ),
         TransferFuzz(),
         "S4",
-        "",
+        "is over but its blocks cannot be released",
     ),
     Bug(
         "B9",
@@ -89,7 +89,7 @@ BUGS = (
         ),
         Fuzz("in_flight", seed=2),
         "S4",
-        "",
+        "null block",
     ),
     Bug(
         "B10",
@@ -102,7 +102,7 @@ BUGS = (
         ),
         Fuzz("in_flight"),
         "N4",
-        "",
+        "may not release encoder entry",
     ),
     proved(
         "B11",
@@ -122,7 +122,7 @@ BUGS = (
         ),
         Fuzz("in_flight"),
         "S4",
-        "",
+        "num_fenced_blocks",
     ),
 )
 

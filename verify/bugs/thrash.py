@@ -67,14 +67,14 @@ BUGS = (
         ),
         Fuzz("crowded"),
         "V1",
-        "",
+        "preempted_req_ids|num_scheduled",
     ),
     proved(
         "G5",
         ("GeeeekExplorer/nano-vllm#274", "sgl#15626", "sgl#19881"),
         dropped("arrive without guard prompt + max_tokens - 1 <= most"),
         "N1",
-        "",
+        "tokens_in_order",
     ),
     proved(
         "G9",

@@ -32,7 +32,7 @@ BUGS = (
         ),
         Explorer(),
         "V5",
-        "",
+        "^freeze",
     ),
     Bug(
         "X2",
@@ -40,9 +40,15 @@ BUGS = (
         patched(PrefixCache, "reset", "changes the index and then refuses", handlers.clears_first),
         Fuzz("sharing"),
         "S7",
-        "",
+        "the prefix index and the core disagree|events.differences",
     ),
-    proved("X3", (), bent("drain", "takes two references away for one", twice), "S2", ""),
+    proved(
+        "X3",
+        (),
+        bent("drain", "takes two references away for one", twice),
+        "S2",
+        "references_minimum",
+    ),
     proved(
         "X4",
         (),
