@@ -14,7 +14,7 @@ from kvproof.spec.properties import BY_NAME as PROPERTIES
 from kvproof.spec.reports import REPORTS
 from kvproof.spec.scheduler import SCHEDULER
 from kvproof.verify.bugs import report, table
-from kvproof.verify.bugs.bug import Bug
+from kvproof.verify.bugs.bug import Bug, Catcher, Unplanted
 from kvproof.verify.bugs.examine import Finding, control, examine, jobs_of, perform, run
 from kvproof.verify.bugs.injection import HEALTHY, Where, dropped
 from kvproof.verify.bugs.proof_catchers import Proofs, Translation
@@ -32,7 +32,7 @@ CAUGHT_MIN = 45
 
 def test_enough_is_planted() -> None:
     """Most reports are planted, and no name stands twice."""
-    names = [item.name for item in (*BUGS, *UNPLANTED)]
+    names = [bug.name for bug in BUGS] + [item.name for item in UNPLANTED]
 
     assert len(BUGS) >= CAUGHT_MIN
     assert len(set(names)) == len(names)
@@ -42,7 +42,8 @@ def test_enough_is_planted() -> None:
 def test_each_report_is_told_in_a_sentence() -> None:
     """The reports are those that the declaration knows, cited by a row or told beside."""
     known = {rule.name for rule in (*REPORTS, *FURTHER)}
-    named = {name for item in (*BUGS, *UNPLANTED) for name in item.reports}
+    named = {name for bug in BUGS for name in bug.reports}
+    named |= {name for item in UNPLANTED for name in item.reports}
 
     assert named <= known, sorted(named - known)
     assert {rule.name for rule in FURTHER} <= named
@@ -60,7 +61,7 @@ def test_a_bug_is_well_formed(bug: Bug) -> None:
 
 
 @pytest.mark.parametrize("item", UNPLANTED, ids=lambda item: item.name)
-def test_what_is_not_planted_says_why(item: table.Unplanted) -> None:
+def test_what_is_not_planted_says_why(item: Unplanted) -> None:
     """The reason is one sentence."""
     assert item.reason.endswith(".")
     assert len(item.reason) > 20
@@ -124,7 +125,7 @@ def test_a_planted_fault_is_caught(name: str) -> None:
     [Proofs(("drain", "retire")), Translation(("grow",)), TransferFuzz(runs=15)],
     ids=lambda check: check.name,
 )
-def test_a_check_is_silent_about_the_healthy_house(check: table.Catcher) -> None:
+def test_a_check_is_silent_about_the_healthy_house(check: Catcher) -> None:
     """What catches a fault says nothing where there is none."""
     assert control(check).is_good
 
