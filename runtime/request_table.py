@@ -43,6 +43,7 @@ class RequestTable:
         self.arrival = np.zeros(rows, dtype=np.float64)
         self.several_stops: dict[int, frozenset[int]] = {}
         self.row_of: dict[str, int] = {}
+        self._restored: object = None  # what was restored last, if it is what there is
         self._vacant = list(range(rows - 1, -1, -1))
         self._next_serial = 1
 
@@ -60,6 +61,7 @@ class RequestTable:
 
     def replace(self, row: int, request: Request, limit: int) -> None:
         """Put the next turn of a session into its row, with room for `limit` tokens."""
+        self._restored = None
         self.requests[row] = request
         self._number(row)
         self.tokens.release(row)
@@ -67,6 +69,7 @@ class RequestTable:
 
     def remove(self, row: int) -> None:
         """Leave a row vacant."""
+        self._restored = None
         del self.row_of[self.requests[row].request_id]
         self.requests[row] = None
         self.several_stops.pop(row, None)
@@ -107,6 +110,13 @@ class RequestTable:
     def restore(self, kept: tuple[Any, ...]) -> None:
         """Have the requests in the rows in which they were when `snapshot` was called."""
         live, vacant, tokens = kept
+        if live is not self._restored:
+            self._restore_requests(live)
+            self._restored = live
+        self._vacant = vacant.copy()
+        self.tokens.restore(tokens)
+
+    def _restore_requests(self, live: list[tuple[int, Request]]) -> None:
         now = {row: self.requests[row] for row in self.row_of.values()}
         for row in now.keys() - dict(live).keys():
             self.requests[row] = None
@@ -117,10 +127,9 @@ class RequestTable:
                 self.several_stops.pop(row, None)
                 self._put(row, request)
             self.row_of[request.request_id] = row
-        self._vacant = vacant.copy()
-        self.tokens.restore(tokens)
 
     def _put(self, row: int, request: Request) -> None:
+        self._restored = None
         self.requests[row] = request
         self.row_of[request.request_id] = row
         self._number(row)

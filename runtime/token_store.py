@@ -34,7 +34,8 @@ class TokenStore:
         if self._used + limit > len(self.tokens):
             self._make_room(limit)
         start = self._used
-        self.tokens[start : start + len(tokens)] = tokens
+        if tokens:
+            self.tokens[start : start + len(tokens)] = tokens
         self.starts[row] = start
         self._lengths[row] = limit
         self._used += limit
@@ -76,8 +77,8 @@ class TokenStore:
         self._lengths, self._used = {}, 0
         for row, length, content in kept:
             self.allocate(row, (), length)
-            start = self._used - length
-            self.tokens[start : self._used] = np.frombuffer(content, dtype=np.int64)
+            start = 8 * (self._used - length)
+            self.tokens.data.cast("B")[start : start + 8 * length] = content
 
     def _make_room(self, extra: int) -> None:
         """Pack the live spans into an array with room for as many again."""

@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 
 import pytest
+from attrs import evolve
 
 from kvproof.runtime import Profile, loads
 from kvproof.runtime.fences import Fences
@@ -28,6 +29,16 @@ def test_safe_profile_has_no_fault_within_small_bounds() -> None:
     assert result.is_complete
     assert not result.findings
     assert result.states > 500
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_synchronous_loads_that_always_fail_hold_nobody_up(in_flight: int) -> None:
+    """Who ran on a load that failed is marked, so that a connector can be kept from it."""
+    shapes = (PLAIN, Shape(prompt=3, max_tokens=2, offers=(2,), synchronous=True))
+    scope = evolve(SMALL, shapes=shapes, blocks=3, in_flight=in_flight)
+    result = explore(scope)
+    assert result.is_complete
+    assert not result.findings
 
 
 @pytest.mark.rule("vllm#39734")

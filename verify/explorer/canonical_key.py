@@ -15,6 +15,7 @@ Requests keep their names, so that one who starves can be told from those who ar
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,13 @@ from kvproof.runtime.step_output import StepOutput
 
 _FORMATS = {"int64": "q", "bool": "?", "int32": "i"}
 _FREE = (0, 1, 0)  # references, queued, content
+_ABSENT = (b"\xff", b"")
+_READ = (
+    *("status", "known", "limit", "ceiling", "drafts", "computed", "scheduled", "stale"),
+    *("last_frame", "preemptions", "held", "remote", "decoding", "stopped", "loading", "landed"),
+    "load_failed",
+    "block_table",
+)
 
 
 class CanonicalKey:
@@ -38,28 +46,33 @@ class CanonicalKey:
         self._row = _struct(image.layouts["request"])
         self._fence = _struct(image.layouts["fence"])
         self._block = _struct(image.layouts["block"])
-        self._fields = _places(image.layouts["request"])
+        self._starts, self._entries = image.starts, 0
+        places = _places(image.layouts["request"])
+        self._order = [places[name] for name in _READ]
         self._fence_fields = _places(image.layouts["fence"])
         self._block_fields = _places(image.layouts["block"])
         self._digests: dict[bytes, int] = {}
 
     def __call__(self) -> tuple[bytes, bytes]:
-        """Return the key, and before it the part of it that the declared invariants speak of."""
+        """Return a key of what the declared invariants speak of, and the key of everything."""
         if self._books.image is not self._image:
             self.__init__(self._scheduler, self._names)  # type: ignore[misc]
-        core, number = self._core()
-        return bytes(core), bytes(core) + bytes(self._orders(number))
-
-    def _core(self) -> tuple[list[int], dict[int, int]]:
-        """Return the core's state as numbers up to 255, and the number of each row's request."""
-        books, f = self._books, self._fields
-        step, pool = books.state.step, books.state.pool
-        base, start, size = step.processed, self._image.starts["request"], self._row.size
         naming: dict[int, int] = {}
         number: dict[int, int] = {}
-        row_of, unpack, memory = books.table.row_of, self._row.unpack_from, self._memory
-        table = f["block_table"]
-        out: list[int] = [
+        head, rows = self._head(), self._rows(naming, number)
+        rest: list[int] = []
+        self._add_fences(rest, naming)
+        self._add_blocks(rest, naming)
+        own, others = _bytes(rest), _bytes(self._orders(number))
+        key = b"".join((head, *(row + blocks for row, blocks in rows), own, others))
+        if len(naming) != self._entries:  # Tables share blocks, so that it counts which ones.
+            return key, key
+        return b"".join((head, *sorted(row for row, _ in rows), own)), key
+
+    def _head(self) -> bytes:
+        step, pool = self._books.state.step, self._books.state.pool
+        base = step.processed
+        values = (
             step.issued - base,
             step.returned - base,
             max(step.spoiled - base, 0),
@@ -71,73 +84,91 @@ class CanonicalKey:
             pool.running,
             pool.waiting,
             pool.undecided,
-        ]
+        )
+        return _bytes(values)
+
+    def _rows(self, naming: dict[int, int], number: dict[int, int]) -> list[tuple[bytes, bytes]]:
+        """Return what is said of each request, and which blocks it holds.
+
+        Blocks are named on the way, and the number of the request in each row is taken down.
+        """
+        books, found = self._books, list[tuple[bytes, bytes]]()
+        base, start, size = books.state.step.processed, self._starts["request"], self._row.size
+        row_of, unpack, memory = books.table.row_of, self._row.unpack_from, self._memory
+        status, known, limit, ceiling, drafts, computed, scheduled, stale, *more = self._order
+        last, preemptions, held, remote, decoding, stopped, loading, landed, failed, table = more
+        self._entries = 0
         for place, name in enumerate(self._names):
             row = row_of.get(name)
             if row is None:
-                out.append(255)
+                found.append(_ABSENT)
                 continue
             number[row] = place
             v = unpack(memory, start + row * size)
-            held = v[f["held"]]
-            last, stale = v[f["last_frame"]] - base, v[f["stale"]] - base
-            out += (
-                v[f["status"]],
-                v[f["known"]],
-                v[f["limit"]],
-                v[f["ceiling"]],
-                v[f["drafts"]],
-                v[f["computed"]],
-                v[f["scheduled"]],
-                max(last, 0),
-                max(stale, 0),
-                v[f["preemptions"]] > 0,
-                v[f["remote"]],
-                v[f["decoding"]] + 2 * v[f["stopped"]] + 4 * v[f["loading"]] + 8 * v[f["landed"]],
-                held,
+            length = v[held]
+            values = (
+                v[status],
+                v[known],
+                v[limit],
+                v[ceiling],
+                v[drafts],
+                v[computed],
+                v[scheduled],
+                max(v[last] - base, 0),
+                max(v[stale] - base, 0),
+                v[preemptions] > 0,
+                v[remote],
+                v[decoding] + 2 * v[stopped] + 4 * v[loading] + 8 * v[landed] + 16 * v[failed],
+                length,
             )
-            for block in v[table : table + held]:
-                out.append(naming.setdefault(block, len(naming)))
-        self._add_fences(out, naming, base)
-        self._add_blocks(out, naming)
-        return [value & 255 for value in out], number
+            blocks = [naming.setdefault(block, len(naming)) for block in v[table : table + length]]
+            self._entries += length
+            found.append((_bytes(values), _bytes(blocks)))
+        return found
 
-    def _add_fences(self, out: list[int], naming: dict[int, int], base: int) -> None:
-        f, start, size = self._fence_fields, self._image.starts["fence"], self._fence.size
+    def _add_fences(self, out: list[int], naming: dict[int, int]) -> None:
+        f, start, size = self._fence_fields, self._starts["fence"], self._fence.size
+        base = self._books.state.step.processed
         for fence in self._books.fences:
             v = self._fence.unpack_from(self._memory, start + fence * size)
             held, table = v[f["fenced"]], f["fence_table"]
             out += (254, max(v[f["until"]] - base, 0), v[f["pinned"]], held)
+            self._entries += held
             for block in v[table : table + held]:
                 out.append(naming.setdefault(block, len(naming)))
 
     def _add_blocks(self, out: list[int], naming: dict[int, int]) -> None:
         books, f = self._books, self._block_fields
-        start, size = self._image.starts["block"], self._block.size
-        total = books.state.total_blocks
+        start, size = self._starts["block"], self._block.size
         references, queued, content = f["references"], f["queued"], f["content"]
         sharing = books.prefix is not None and books.prefix.is_shared
+        cells, unpack = {}, self._block.unpack_from
+        for block in range(1, books.state.total_blocks + 1):
+            v = unpack(self._memory, start + block * size)
+            cells[block] = v[references], v[queued], v[content]
         if sharing:
+            self._entries += len(books.queue)
             for block in books.queue:
                 naming.setdefault(block, len(naming))
-        cells = {}
-        for block in range(1, total + 1):
-            v = self._block.unpack_from(self._memory, start + block * size)
-            published = v[content] and (self._content(block) if sharing else v[content])
-            cells[block] = (v[references], v[queued], published)
+            cells = {block: (r, q, c and self._content(c)) for block, (r, q, c) in cells.items()}
         out.append(253)
         for block in naming:
             out += cells.pop(block, _FREE)
         out.append(len(books.queue))
         for odd in sorted(cell for cell in cells.values() if cell != _FREE):
             out += odd
-        if sharing:
+        if sharing and books.prefix is not None:
             out.extend(naming[block] for block in books.queue)
+            for prefix, blocks in books.prefix.index.snapshot():
+                if len(blocks) > 1:  # The first of them is the one that is shared.
+                    out += (244, self._content(prefix.number), *map(naming.__getitem__, blocks))
 
-    def _content(self, block: int) -> int:
-        """Return a number of what a block holds, the same whenever it holds the same."""
-        prefix = dict(self._books.prefix.index)[block]  # type: ignore[union-attr]
-        return 1 + self._digests.setdefault(prefix.digest, len(self._digests))
+    def _content(self, number: int) -> int:
+        """Return a small number of what a block holds, the same whenever it holds the same."""
+        prefix = self._books.prefix
+        assert prefix is not None
+        digests = {known.number: known.digest for _, known in prefix.index}
+        return 1 + self._digests.setdefault(digests.get(number, b""), len(self._digests))
 
     def _orders(self, number: dict[int, int]) -> list[int]:
         """Return what the runtime keeps besides the core, as numbers from 0 to 255."""
@@ -166,7 +197,7 @@ class CanonicalKey:
             out.append(249)
             live = sorted(number, key=lambda row: books.table.arrival[row])
             out += [number[row] for row in live]
-        return [value & 255 for value in out]
+        return out
 
     def _add_transfers(self, out: list[int], number: dict[int, int], base: int) -> None:
         transfers = self._books.transfers
@@ -189,6 +220,14 @@ class CanonicalKey:
             row, tokens, computed, known = values
             # A row that has been left and taken again is told by its new request's frame numbers.
             out += (number.get(row, 255), tokens, computed, known, place in sampling)
+
+
+def _bytes(values: Sequence[int]) -> bytes:
+    """Return small numbers as bytes; only a scheduler gone wrong has others."""
+    try:
+        return bytes(values)
+    except ValueError:
+        return bytes(value & 255 for value in values)
 
 
 def _struct(layout: np.dtype[Any]) -> struct.Struct:

@@ -33,7 +33,8 @@ def _at(scope: Scope, workload: Workload, way: Way) -> Machine:
 
 def _events(scope: Scope, workload: Workload, way: Way) -> list[Event]:
     machine = _at(scope, workload, way)
-    found, scripts = list(machine.simple_events()), [(t, ()) for t in machine.throttles()]
+    found = list(machine.simple_events())
+    scripts: list[tuple[bool, tuple[int, ...]]] = [(t, ()) for t in machine.throttles()]
     while scripts:
         throttled, script = scripts.pop()
         machine = _at(scope, workload, way)

@@ -44,14 +44,16 @@ class Shape:
     def offered(self, known: int, computed: int) -> list[int]:
         """Return what may be offered beyond `computed` of `known` tokens, the most first."""
         most = known - (1 if self.synchronous else 0)
-        return sorted({min(n, most) - computed for n in self.offers} - {0}, reverse=True)
+        offered = {min(n, most) - computed for n in self.offers}
+        return sorted((n for n in offered if n > 0), reverse=True)
 
 
 def default_shapes(blocks: int, block_size: int, policy: str) -> tuple[Shape, ...]:
     """Return shapes that between them meet every public freeze of loads, in a pool of that size.
 
     They end within a block and at its border, grow over a border, load a part and all of their
-    prompt, and one of them never fits (vllm#39734). Under "priority" some are more urgent.
+    prompt, at once or meanwhile, and one of them never fits (vllm#39734). Under "priority" some
+    are less urgent.
     """
     size, pool = block_size, blocks * block_size
     half = max(pool // 2, 2)
@@ -61,6 +63,7 @@ def default_shapes(blocks: int, block_size: int, policy: str) -> tuple[Shape, ..
         Shape(prompt=half + 1, max_tokens=2, offers=(size,)),
         Shape(prompt=half + size, max_tokens=1, offers=(half,), sends=True),
         Shape(prompt=2 * size, max_tokens=2, offers=(WHOLE,)),
+        Shape(prompt=half, max_tokens=2, offers=(size,), synchronous=True),
         Shape(prompt=pool + 1, max_tokens=1),
     ]
     if policy == "priority":

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from kvproof.core import Status
+from kvproof.runtime import StepOutput
 from kvproof.verify.explorer.events import Event, Schedule
 from kvproof.verify.explorer.findings import Kind
 from kvproof.verify.explorer.machine import Machine
@@ -35,13 +36,18 @@ def described(
     rests = not any(machine.pending())
     for event in loop:
         machine.follow(event)
-        rests = rests and not any(machine.pending())
+        rests = rests and not any(machine.pending()) and not _is_frame(machine.outcome)
     steps = sum(isinstance(event, Schedule) for event in loop)
     kind = Kind.FREEZE if rests and steps == 1 else Kind.LIVELOCK
     how = "nothing changes any more" if kind is Kind.FREEZE else _rounds(steps)
     words = "; ".join(f"{name} {state} {detail}" for name, state, detail, _ in people)
     what = f"{how}: {words}; {free} of {scope.blocks} blocks are free"
     return Stuck(kind, what, " | ".join(sorted(alike for *_, alike in people)))
+
+
+def _is_frame(outcome: object) -> bool:
+    """Return whether a step has been decided that computes something."""
+    return isinstance(outcome, StepOutput) and outcome.num_requests > 0
 
 
 def _rounds(steps: int) -> str:
