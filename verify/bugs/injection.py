@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any
 from unittest import mock
 
@@ -156,8 +156,12 @@ class Ruled(Injection):
 
 def ruled(**rules: Any) -> Ruled:
     """Return the safe profile with other rules."""
-    what = ", ".join(f"{name}={value!r}" for name, value in rules.items())
+    what = ", ".join(f"{name}={_shown(value)}" for name, value in rules.items())
     return Ruled(f"Profile({what})", where=Where.PROFILE, rules=Profile(**rules))
+
+
+def _shown(value: object) -> str:
+    return f"{type(value).__name__}.{value.name}" if isinstance(value, Enum) else repr(value)
 
 
 @frozen
