@@ -4,9 +4,11 @@ from kvproof.runtime.config import SchedulerConfig
 from kvproof.runtime.errors import (
     BrokenInvariant,
     CallerError,
+    Frozen,
     RequestRefused,
     StepOrderError,
 )
+from kvproof.runtime.explanation import Explanation
 from kvproof.runtime.kv_pool import KVPool
 from kvproof.runtime.profile import Profile
 from kvproof.runtime.request import EncoderItem, FinishReason, Request, RequestOutput
@@ -21,7 +23,9 @@ __all__ = [
     "BrokenInvariant",
     "CallerError",
     "EncoderItem",
+    "Explanation",
     "FinishReason",
+    "Frozen",
     "KVPool",
     "Profile",
     "Request",

@@ -205,7 +205,7 @@ def finish(books: Books, row: int, stopped: bool) -> FinishReason:
     finish_row = rows.finish_stopped if stopped else rows.finish_length
     if not finish_row(books.state, row, fence):
         raise BrokenInvariant(f"row {row} is complete but may not finish.")
-    books.fences.close(fence)
+    books.close_fence(fence, row)
     if oblige is not None:
         oblige(fence)
     return FINISH_REASONS[Status(books.state.request.cells.status[row])]
@@ -220,7 +220,7 @@ def abort(books: Books, row: int) -> None:
     fence = books.fences.vacant()
     if not rows.abort(books.state, row, fence):
         raise BrokenInvariant(f"row {row} is live but may not be aborted.")
-    books.fences.close(fence)
+    books.close_fence(fence, row)
     if oblige is not None:
         oblige(fence)
     books.started_over.discard(row)

@@ -140,7 +140,12 @@ class Books:
             self.waiting.snapshot(),
             self.skipped.snapshot(),
             self.landed.snapshot(),
-            (self.started_over.copy(), self.cut_rows.copy(), self.untold.copy()),
+            (
+                self.started_over.copy(),
+                self.cut_rows.copy(),
+                self.untold.copy(),
+                self.miscounted.copy(),
+            ),
             None if prefix is None else prefix.snapshot(),
             None if transfers is None else transfers.snapshot(),
             (self.dropped_until, self.deferred),
@@ -158,7 +163,9 @@ class Books:
         self.waiting.restore(waiting)
         self.skipped.restore(skipped)
         self.landed.restore(landed)
-        self.started_over, self.cut_rows, self.untold = (some.copy() for some in sets)
+        self.started_over, self.cut_rows, self.untold, self.miscounted = (
+            some.copy() for some in sets
+        )
         prefix, transfers, (self.dropped_until, self.deferred) = rest
         if self.prefix is not None:
             self.prefix.restore(prefix)
@@ -202,6 +209,10 @@ class Books:
         """Take note that a request has ended whose samples frames in flight may still bring."""
         if self.state.step.issued > self.state.step.returned:
             self.dropped_until = self.state.step.issued
+
+    def close_fence(self, fence: int, row: int) -> None:
+        """Take note that the table of a row is behind `fence`, the one that was vacant."""
+        self.fences.close(fence, self.table.requests[row].request_id)
 
     def leave_queue(self, row: int) -> None:
         """Take a request that waits, or is being loaded, out of the queue that it is in."""

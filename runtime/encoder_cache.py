@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from attrs import define, field, frozen
 
 from kvproof.core import State, rows
+from kvproof.runtime.demand import Demand, Quantity
 from kvproof.runtime.errors import BrokenInvariant
 from kvproof.runtime.request import EncoderItem
 
@@ -22,12 +23,14 @@ from kvproof.runtime.request import EncoderItem
 class EncoderPlan:
     """What a chunk needs of the encoder: `tokens` may be fewer than asked, down to none.
 
-    `computes` and `shares` are places in the request's list of items.
+    `computes` and `shares` are places in the request's list of items; `shortage` says what was
+    missing for the item at which the chunk ends, if one was.
     """
 
     tokens: int
     computes: tuple[int, ...] = ()
     shares: tuple[int, ...] = ()
+    shortage: Demand | None = None
 
 
 @define
@@ -72,6 +75,7 @@ class EncoderCache:
         used = self._rows[row].used
         ready = {self._identifier_of[entry] for entry in used.values()}
         pinned = wanted = 0
+        shortage = None
         for place, item in enumerate(self._rows[row].items):
             if item.offset >= computed + tokens:
                 break
@@ -82,18 +86,20 @@ class EncoderCache:
                 wanted += item.length
             elif entry in self._idle:
                 pinned += self._state.item.cells.size[entry]
-            if not self._has_room(wanted, pinned):
+            demand = self._demand(wanted, pinned)
+            if not demand.fits:
+                shortage = demand
                 tokens = max(item.offset - computed, 0)
                 break
             (computes if entry is None else shares).append(place)
             ready.add(item.identifier)
-        return EncoderPlan(tokens, tuple(computes), tuple(shares))
+        return EncoderPlan(tokens, tuple(computes), tuple(shares), shortage)
 
-    def _has_room(self, wanted: int, pinned: int) -> bool:
-        """Return whether so many embeddings can be computed if so many idle ones are kept."""
+    def _demand(self, wanted: int, pinned: int) -> Demand:
+        """Return what it takes to compute so many embeddings if so many idle ones are kept."""
         pool, step = self._state.pool, self._state.step
         slots = pool.encoder_free + pool.encoder_idle - pinned
-        return wanted <= min(slots, step.encoder_budget_left)
+        return Demand("encode", Quantity.EMBEDDINGS, wanted, min(slots, step.encoder_budget_left))
 
     def take(self, row: int, plan: EncoderPlan) -> None:
         """Do what was planned: shared entries first, so that none of them is evicted."""

@@ -15,3 +15,7 @@ class StepOrderError(CallerError):
 
 class BrokenInvariant(RuntimeError):  # noqa: N818 - the name says what happened
     """The scheduler's own state contradicts its declaration; this is a fault in kvproof."""
+
+
+class Frozen(BrokenInvariant):
+    """Work is unfinished and nothing but an abort would let it go on; see `Scheduler.explain`."""

@@ -20,6 +20,10 @@ class Fences:
     A freed block that is published waits behind all others to be taken, so that it can be shared
     until then; one that is not is taken first. Rule: vLLM BlockPool.free_blocks.
     `on_free` is called with the ids of blocks whose content nobody can want any more, int64 [n].
+
+    Attributes:
+        owners: whose blocks each fence in use holds back, as request ids, the oldest first.
+
     """
 
     def __init__(
@@ -34,15 +38,15 @@ class Fences:
         self._state, self._queue, self._on_free = state, queue, on_free
         self._early = early
         self._vacant = list(range(state.fence.capacity - 1, -1, -1))
-        self._used: list[int] = []
+        self.owners: dict[int, str] = {}
 
     def __len__(self) -> int:
         """Return the number of fences that hold blocks back."""
-        return len(self._used)
+        return len(self.owners)
 
     def __iter__(self) -> Iterator[int]:
         """Yield the fences that hold blocks back, the oldest first."""
-        return iter(self._used)
+        return iter(self.owners)
 
     def vacant(self) -> int:
         """Return a fence without blocks, after making room for it."""
@@ -52,26 +56,26 @@ class Fences:
             self._vacant = list(range(2 * capacity - 1, capacity - 1, -1))
         return self._vacant[-1]
 
-    def close(self, fence: int) -> None:
-        """Take note that a row has just moved a table behind `fence`, the one `vacant` named."""
+    def close(self, fence: int, owner: str) -> None:
+        """Take note that a row has just moved the table of `owner` behind the fence of `vacant`."""
         self._vacant.remove(fence)
-        self._used.append(fence)
+        self.owners[fence] = owner
 
     def drain(self) -> None:
         """Give back the blocks of every fence whose last frame has come back, in order."""
-        for fence in [item for item in self._used if self._is_over(item)]:
-            self._used.remove(fence)
+        for fence in [item for item in self.owners if self._is_over(item)]:
+            del self.owners[fence]
             self._drain_one(fence)
             self._vacant.append(fence)
 
-    def snapshot(self) -> tuple[list[int], list[int]]:
+    def snapshot(self) -> tuple[list[int], dict[int, str]]:
         """Return which fences are vacant and which in use, for `restore`."""
-        return self._vacant.copy(), self._used.copy()
+        return self._vacant.copy(), self.owners.copy()
 
-    def restore(self, kept: tuple[list[int], list[int]]) -> None:
+    def restore(self, kept: tuple[list[int], dict[int, str]]) -> None:
         """Use the fences that were in use when `snapshot` was called."""
-        vacant, used = kept
-        self._vacant, self._used = vacant.copy(), used.copy()
+        vacant, owners = kept
+        self._vacant, self.owners = vacant.copy(), owners.copy()
 
     def _is_over(self, fence: int) -> bool:
         cells = self._state.fence.cells

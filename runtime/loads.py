@@ -6,23 +6,28 @@ import numpy as np
 
 from kvproof.core import Status, rows
 from kvproof.runtime.books import Books
+from kvproof.runtime.demand import Demand
 from kvproof.runtime.errors import BrokenInvariant
 from kvproof.runtime.load_admission import LoadWish, park
 from kvproof.runtime.transfers import Transfers
 
 
-def admit_load(books: Books, row: int, hits: list[int], external: int) -> bool:
-    """Park a request and start its load, if that leaves to others what they need."""
+def admit_load(books: Books, row: int, hits: list[int], external: int) -> Demand | None:
+    """Park a request and start its load, if that leaves to others what they need.
+
+    Returns None, or what is missing; nothing has changed then.
+    """
     local = len(hits) * books.state.block_size
     wanted = local + external
     wish = LoadWish(row=row, shared=books.num_shared(hits), external=external, wanted=wanted)
-    if not park(books, wish):
-        return False
+    refused = park(books, wish)
+    if refused is not None:
+        return refused
     books.share(row, hits)
     missing = -(-wanted // books.state.block_size) - len(hits)
     books.take_blocks(np.full(missing, row, dtype=np.int64), for_load=True)
     _transfers(books).start(row, local, external)
-    return True
+    return None
 
 
 def promote(books: Books, row: int) -> None:
@@ -42,7 +47,7 @@ def promote(books: Books, row: int) -> None:
     start = rows.start_over_preempted if preempted else rows.start_over
     if not start(state, row, fence):
         raise BrokenInvariant(f"row {row} was not loaded but may not start over.")
-    books.fences.close(fence)
+    books.close_fence(fence, row)
     books.fences.drain()
     books.started_over.add(row)
     if books.prefix is not None:
@@ -79,7 +84,7 @@ def restart(books: Books, row: int) -> None:
     books.expect_row(row)
     if not rows.restart(books.state, row, fence):
         raise BrokenInvariant(f"row {row} runs on a failed load but may not start over.")
-    books.fences.close(fence)
+    books.close_fence(fence, row)
     books.running.remove(row)
     books.waiting.put_back(row)
     if books.prefix is not None:
@@ -95,7 +100,7 @@ def fail(books: Books, row: int) -> None:
     fence = books.fences.vacant()
     if not rows.finish_error(books.state, row, fence):
         raise BrokenInvariant(f"row {row} was not loaded but may not fail.")
-    books.fences.close(fence)
+    books.close_fence(fence, row)
     oblige(fence)
     books.note_dropped()
     if running:

@@ -40,7 +40,7 @@ def park_session(books: Books, row: int) -> None:
     fence = books.fences.vacant()
     if not rows.park_session(books.state, row, fence):
         raise BrokenInvariant(f"row {row} has ended its turn but may not be parked.")
-    books.fences.close(fence)
+    books.close_fence(fence, row)
 
 
 def continue_session(

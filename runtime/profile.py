@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Self
 
-from attrs import frozen
+from attrs import field, frozen
 
 
 class LoadAdmission(StrEnum):
@@ -94,7 +94,7 @@ class Profile:
     preempts_in_flight: bool = False
     reuses_in_flight: bool = False
     promotes_at_scan: bool = False
-    load_admission: LoadAdmission = LoadAdmission.TOGETHER
+    load_admission: LoadAdmission = field(default=LoadAdmission.TOGETHER, converter=LoadAdmission)
     ignores_lookahead_of_loads: bool = False
     lets_others_pass_loaded: bool = False
     repeats_failed_loads: bool = False

@@ -13,6 +13,7 @@ from kvproof.core import batches, rows
 from kvproof.core.arrays import ONE, ZERO, Integers
 from kvproof.runtime import miscounts
 from kvproof.runtime.books import Books
+from kvproof.runtime.demand import Demand, Quantity
 from kvproof.runtime.encoder_cache import EncoderPlan
 from kvproof.runtime.errors import BrokenInvariant, CallerError
 from kvproof.runtime.running_view import RunningView
@@ -199,12 +200,16 @@ def _serve_one(books: Books, plan: StepPlan, position: int, choose_victim: Victi
     """
     wish, items = _wish_of_one(books, position)
     if not len(wish.rows):
+        if items is not None and items.shortage is not None:
+            plan.refused[int(books.running.rows[position])] = items.shortage
         return position + 1
     needy, early = int(wish.rows[0]), 0
-    while _lacks_blocks(books, wish):
+    while (shortage := _shortage(books, wish)) is not None:
+        plan.refused[needy] = shortage
         victim = _chosen(books, choose_victim)
         if books.is_in_flight(victim) and not books.config.profile.preempts_in_flight:
             _await_frames(books, plan, victim)
+            plan.stopped_at = needy
             return None
         scheduled = bool(books.state.request.cells.scheduled[victim])
         place = int((books.running.rows == victim).nonzero()[0][0])
@@ -212,6 +217,7 @@ def _serve_one(books: Books, plan: StepPlan, position: int, choose_victim: Victi
         early += scheduled if books.config.profile.skips_after_early_victim else passed_over
         _preempt(books, plan, victim, needy, int(wish.tokens[0]))
         if victim == needy:
+            plan.stopped_at = needy
             return None
         wish, items = _with_items(books, wish)  # The victim may have been to compute one of them.
     places, missing = books.growth(wish.rows, wish.computed + wish.tokens)
@@ -245,9 +251,11 @@ def _with_items(books: Books, wish: Wish) -> tuple[Wish, EncoderPlan | None]:
     return wish.first(count, np.full(count, items.tokens)), items
 
 
-def _lacks_blocks(books: Books, wish: Wish) -> bool:
+def _shortage(books: Books, wish: Wish) -> Demand | None:
+    """Return what the guard of `schedule` asks in blocks, if that cannot be had."""
     _, missing = books.growth(wish.rows, wish.computed + wish.tokens)
-    return int(np.add.reduce(missing)) > books.state.pool.free
+    needed, free = int(np.add.reduce(missing)), books.state.pool.free
+    return Demand("schedule", Quantity.BLOCKS, needed, free) if needed > free else None
 
 
 def _chosen(books: Books, choose_victim: Victim) -> int:
@@ -283,7 +291,7 @@ def _preempt(books: Books, plan: StepPlan, victim: int, needy: int, wanted: int)
         books.note_dropped()
     if not rule(state, victim, needy, wanted, fence):
         raise BrokenInvariant(f"row {victim} may not be preempted for row {needy}.")
-    books.fences.close(fence)
+    books.close_fence(fence, victim)
     books.fences.drain()
     books.running.remove(victim)
     books.waiting.put_back(victim)

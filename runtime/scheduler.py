@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,17 @@ from kvproof.runtime.admission import check_request, token_ceiling, token_limit
 from kvproof.runtime.books import Books
 from kvproof.runtime.config import SchedulerConfig
 from kvproof.runtime.connector import NOTHING_HAPPENED, Connector, TransferReport
-from kvproof.runtime.errors import BrokenInvariant, CallerError, RequestRefused, StepOrderError
+from kvproof.runtime.errors import (
+    BrokenInvariant,
+    CallerError,
+    Frozen,
+    RequestRefused,
+    StepOrderError,
+)
+from kvproof.runtime.explaining import explain, explain_all
+from kvproof.runtime.explanation import Explanation
 from kvproof.runtime.kv_pool import KVPool
+from kvproof.runtime.look import Look
 from kvproof.runtime.prefix_cache import PrefixStatistics
 from kvproof.runtime.request import Request
 from kvproof.runtime.request_table import arrival_number
@@ -35,8 +45,10 @@ from kvproof.runtime.step_buffers import StepBuffers
 from kvproof.runtime.step_output import StepOutput
 from kvproof.runtime.step_plan import NOTHING, StepPlan, Stretch
 from kvproof.runtime.step_results import StepResults
+from kvproof.runtime.trial import copy_of
 from kvproof.runtime.waiting_pass import schedule_waiting
 from kvproof.runtime.waiting_request import Order
+from kvproof.runtime.watchdog import OnFreeze, Watchdog, is_freeze
 
 
 class Scheduler:
@@ -57,6 +69,9 @@ class Scheduler:
         order: given a waiting request, returns a key that sorts; the least is admitted first, and
             of equals the one that waits longer. By default as `policy` says.
         connector: where KV can be loaded from and is sent to; see `kvproof.runtime.connector`.
+        on_freeze: called once for each freeze, with an explanation of each request that is left:
+            a step has changed nothing, though work is unfinished and nothing is under way that
+            could help. Without it a freeze raises `Frozen` in debug mode, and is logged otherwise.
         debug: check every declared invariant after each call.
 
     Raises:
@@ -72,6 +87,7 @@ class Scheduler:
         choose_victim: Victim | None = None,
         order: Order | None = None,
         connector: Connector | None = None,
+        on_freeze: OnFreeze | None = None,
         debug: bool = False,
     ) -> None:
         """Make a scheduler without requests."""
@@ -92,6 +108,8 @@ class Scheduler:
         self._ended: list[int] = []
         self._finished_ids: set[str] = set()
         self._preemptions = 0
+        self._plan = StepPlan()
+        self._watchdog = Watchdog(on_freeze, raises=debug)
 
     def add_request(self, request: Request) -> None:
         """Put a request at the end of the waiting queue.
@@ -161,6 +179,8 @@ class Scheduler:
 
         Raises:
             StepOrderError: If `max_steps_in_flight` steps wait for `update`; nothing has changed.
+            Frozen: In debug mode, if the step changes nothing and nothing else will; it is not in
+                flight then.
             CallerError: If a policy chose a row that does not run, or a key that does not sort. The
                 step is given up, as when a policy raises: nobody is scheduled, and the victims
                 before that one stay preempted.
@@ -172,6 +192,8 @@ class Scheduler:
             raise StepOrderError(message)
         plan = self._decide(throttle_prefills)
         output = self._dispatch(plan)
+        if not plan.stretches or self._watchdog.is_frozen:
+            self._watch(output)
         self._in_flight.append(output)
         self._preemptions += len(plan.preempted)
         self._check()
@@ -340,9 +362,27 @@ class Scheduler:
         )
         return self.has_unfinished_requests() or bool(self._in_flight) or waits
 
+    def explain(self, request_id: str) -> Explanation:
+        """Say why a request is where it is: what refuses it, who holds that, what would end it.
+
+        The next step is tried on a copy of the books, so that the guards are those of the passes
+        and nothing changes; the connector is taken at its last word. While as many steps are in
+        flight as there may be, the guards are those of the last step. It takes about as long as
+        copying the books: do not call it in each step. Wishes of vllm#56816 and vllm#53130.
+
+        Raises:
+            KeyError: If the request is unknown, or has left and nothing of it is in transfer.
+
+        """
+        return explain(self._look(), request_id)
+
+    def explain_all(self) -> list[Explanation]:
+        """Say so of every request that has not left, in the order of their arrival."""
+        return explain_all(self._look())
+
     def statistics(self) -> Statistics:
-        """Return counts of requests, blocks and preemptions, as they are now."""
-        return Statistics.of(self._books, self._preemptions)
+        """Return counts of requests, blocks, preemptions and freezes, as they are now."""
+        return Statistics.of(self._books, self._preemptions, self._watchdog)
 
     def prefix_statistics(self) -> PrefixStatistics:
         """Return tokens looked up in the prefix cache and found, since the start."""
@@ -402,7 +442,7 @@ class Scheduler:
             throttle_prefills = throttle_prefills and miscounts.may_defer(self._books)
         if not rows.begin(self._books.state, throttle_prefills):
             raise BrokenInvariant("no frame is in flight but a step cannot be opened.")
-        plan = StepPlan()
+        plan = self._plan = StepPlan()
         try:
             schedule_running(self._books, plan, self._choose_victim)
         except BrokenInvariant:
@@ -414,6 +454,38 @@ class Scheduler:
             schedule_waiting(self._books, plan)
         self._books.deferred = plan.deferred
         return plan
+
+    def _watch(self, output: StepOutput) -> None:
+        """Look whether a step without anybody is one of a freeze; a debug run ends with it."""
+        books = self._books
+        frozen = is_freeze(books, self._plan)
+        look = Look(books=books, plan=self._plan, seen=books, steps={}, is_frozen=frozen)
+        try:
+            self._watchdog.note(frozen, lambda: explain_all(look))
+        except Frozen:
+            self._finished_ids.update(output.finished_req_ids)
+            raise
+
+    def _look(self) -> Look:
+        """Try the next step on a copy, or look at the last one if no other may be decided now."""
+        books, note, steps = self._books, "", self._steps_of_frames()
+        if len(self._in_flight) < self.config.max_steps_in_flight and not books.state.step.is_open:
+            trial = copy(self)
+            trial._books = copy_of(books)
+            try:
+                plan = trial._decide(throttle_prefills=False)
+                seen = trial._books
+                still = is_freeze(books, plan, decided_by=seen)
+                return Look(books=books, plan=plan, seen=seen, steps=steps, is_frozen=still)
+            except CallerError as error:
+                note = f"The next step cannot be decided: {error}"
+        last = self._steps
+        return Look(books=books, plan=self._plan, seen=books, steps=steps, step=last, note=note)
+
+    def _steps_of_frames(self) -> dict[int, int]:
+        """Return which step each frame in flight is, the oldest first."""
+        frames = (output.step for output in self._in_flight if output.num_requests)
+        return dict(enumerate(frames, start=self._books.state.step.processed + 1))
 
     def _give_up(self, plan: StepPlan) -> None:
         """Close an open step with nobody in it, so that the next one can be opened."""
@@ -512,6 +584,8 @@ class Scheduler:
     def _end(self, some: list[int]) -> None:
         """Take note that requests have ended; the next step tells the workers."""
         self._ended.extend(some)
+        for row in some:
+            self._plan.leave(row)
         self._finished_ids.update(self._books.table.request_ids(np.array(some, dtype=np.int64)))
 
     def _retire(self) -> None:

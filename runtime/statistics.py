@@ -10,6 +10,7 @@ from attrs import frozen
 from kvproof.core import Status
 from kvproof.runtime.books import Books
 from kvproof.runtime.prefix_cache import PrefixStatistics
+from kvproof.runtime.watchdog import Watchdog
 
 
 @frozen
@@ -36,6 +37,9 @@ class Statistics:
         preemptions_by_request: how often each live request was preempted.
         is_capacity_bound: the last step that was not throttled left requests waiting, so that
             throttling is ignored.
+        num_freezes: freezes since the start: steps that changed nothing though work was unfinished
+            and nothing was under way that could help; one that lasts counts once.
+        is_frozen: the last step was one of a freeze.
 
     """
 
@@ -53,9 +57,11 @@ class Statistics:
     blocks_by_request: dict[str, int]
     preemptions_by_request: dict[str, int]
     is_capacity_bound: bool
+    num_freezes: int
+    is_frozen: bool
 
     @classmethod
-    def of(cls, books: Books, preemptions: int) -> Self:
+    def of(cls, books: Books, preemptions: int, watchdog: Watchdog) -> Self:
         """Read the books of a scheduler."""
         state, cells = books.state, books.state.request.cells
         looked_up = books.prefix.statistics if books.prefix is not None else PrefixStatistics()
@@ -75,6 +81,8 @@ class Statistics:
             blocks_by_request={name: cells.held[row] for name, row in rows},
             preemptions_by_request={name: cells.preemptions[row] for name, row in rows},
             is_capacity_bound=bool(state.step.capacity_bound),
+            num_freezes=watchdog.num_freezes,
+            is_frozen=watchdog.is_frozen,
         )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from attrs import define, field
 
 from kvproof.core.arrays import Flags, Integers
+from kvproof.runtime.demand import Demand
 
 
 @define(eq=False)  # made in each step, and a frozen one takes three times as long to make
@@ -61,7 +62,9 @@ class StepPlan:
 
     `tables` holds the whole block table of each admitted row, hits first; `deferred` says that
     requests were left waiting because the step defers prefills; `awaits_frames` that one is to be
-    preempted as soon as no frame in flight touches its blocks.
+    preempted as soon as no frame in flight touches its blocks. `refused` says, by row, what was
+    short for whom, unless it got it later in the same pass; `stopped_at` is the row behind which
+    nobody was looked at; `moved` says that the pass started or ended a load.
     """
 
     stretches: list[Stretch] = field(factory=list)
@@ -71,6 +74,9 @@ class StepPlan:
     tables: dict[int, list[int]] = field(factory=dict)
     deferred: bool = False
     awaits_frames: bool = False
+    refused: dict[int, Demand] = field(factory=dict)
+    stopped_at: int | None = None
+    moved: bool = False
 
     def grown(self, row: int) -> list[int]:
         """Return the blocks that a row takes in the step."""
@@ -80,6 +86,12 @@ class StepPlan:
     def forget(self, row: int) -> None:
         """Leave nothing of a victim in the plan: not its tokens, not its blocks."""
         self.stretches = [stretch.without(row) for stretch in self.stretches]
+
+    def leave(self, row: int) -> None:
+        """Take note that a request has ended: nobody is refused, or stands behind it, any more."""
+        self.refused.pop(row, None)
+        if self.stopped_at == row:
+            self.stopped_at = None
 
     def joined(self) -> Stretch:
         """Return all stretches as one."""

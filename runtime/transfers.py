@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from attrs import define, field
+from attrs import define, field, frozen
 
 from kvproof.core import State, Status, rows
 from kvproof.runtime.connector import Connector, TransferReport
@@ -30,6 +30,14 @@ class Obligation:
     waits_for: set[str] = field(factory=set)
 
 
+@frozen
+class Answer:
+    """What the connector last said of a request: how far it could be loaded, in tokens."""
+
+    end: int
+    is_async: bool
+
+
 class Transfers:
     """The scheduler's side of a connector; without one, `None` stands in its place.
 
@@ -38,6 +46,8 @@ class Transfers:
         unconfirmed: rows whose synchronous load the named frame is the first to run on; until it
             has come back without a failure, nothing of them is published.
         num_unknown_signals: ends that belonged to nothing.
+        answers: by row, the last answer of the connector until it is made use of; None if it could
+            not answer yet.
 
     """
 
@@ -48,6 +58,7 @@ class Transfers:
         self.connector = connector
         self.unconfirmed: dict[int, int] = {}
         self.num_unknown_signals = 0
+        self.answers: dict[int, Answer | None] = {}
         self._table, self._prefix = table, prefix
         self._state = state
         self._obligations: dict[str, Obligation] = {}
@@ -73,10 +84,13 @@ class Transfers:
                 f" beyond the {computed} of {known} that are computed."
             )
             raise CallerError(message)
+        end = computed + (external or 0)
+        self.answers[row] = None if external is None else Answer(end, is_async)
         return external, is_async and external != 0
 
     def allocated(self, row: int, first: int, count: int) -> None:
         """Tell the connector which blocks a request has, and what to load into them."""
+        self.answers.pop(row, None)
         self.connector.allocated(self._name(row), self._table.block_ids(row), first, count)
 
     def start(self, row: int, first: int, count: int) -> None:
@@ -125,6 +139,7 @@ class Transfers:
         cells = self._state.request.cells
         name, loading = self._name(row), bool(cells.loading[row])
         self.unconfirmed.pop(row, None)
+        self.answers.pop(row, None)
         self._failed.pop(row, None)
         kept = False
         if complete:

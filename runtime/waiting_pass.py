@@ -14,9 +14,10 @@ from attrs import field, frozen
 from kvproof.core import Status, rows
 from kvproof.runtime import loads
 from kvproof.runtime.books import Books
+from kvproof.runtime.demand import NO_ANSWER, PREFILLS_DEFERRED, STILL_LOADING, Demand, Quantity
 from kvproof.runtime.encoder_cache import EncoderPlan
 from kvproof.runtime.errors import BrokenInvariant
-from kvproof.runtime.load_admission import blocks_to_come
+from kvproof.runtime.load_admission import still_to_come
 from kvproof.runtime.skipped_queue import SkippedQueue
 from kvproof.runtime.step_plan import StepPlan, Stretch
 from kvproof.runtime.waiting_queue import WaitingQueue
@@ -81,20 +82,22 @@ def schedule_waiting(books: Books, plan: StepPlan) -> None:
     decodes_only = bool(books.config.num_speculative_tokens) and _all_decode(books, plan)
     skipped: list[int] = []
     refused: list[int] = []
-    while (queue := _next_queue(books)) is not None and books.state.step.budget_left > 0:
+    while (queue := next_queue(books)) is not None:
         row = queue.first()
-        if books.state.pool.running >= books.config.max_num_seqs:
+        if not _has_room(books, plan, row):
+            plan.stopped_at = row
             break
         found = _considered(books, plan, row, decodes_only)
         # A session that was preempted in an earlier turn has new tokens: workers learn it anew.
         again = books.state.request.cells.status[row] == Status.PREEMPTED
-        if isinstance(found, Admission) and not _admit(books, found):
+        if isinstance(found, Admission) and not _admit(books, plan, found):
             found = Verdict.REFUSED
         if found is Verdict.REFUSED and books.config.profile.scans_past_refusals:
             queue.remove(row)
             refused.append(row)
             continue
         if found in (Verdict.STOP, Verdict.REFUSED):
+            plan.stopped_at = row
             break
         if isinstance(found, Verdict):
             queue.remove(row)
@@ -122,6 +125,32 @@ def _put_back(books: Books, refused: list[int]) -> None:
             books.waiting.put_back(row)
 
 
+def refusal_of(books: Books, row: int) -> Demand | None:
+    """Return what would refuse a waiting request if a pass began with it; None if nothing would.
+
+    It changes the books, which must be a copy, with a step that is open and empty.
+    """
+    plan = StepPlan()
+    if _has_room(books, plan, row):
+        found = _considered(books, plan, row, decodes_only=False)
+        if isinstance(found, Admission):
+            _admit(books, plan, found)
+    return plan.refused.get(row)
+
+
+def _has_room(books: Books, plan: StepPlan, row: int) -> bool:
+    """Return whether the step has tokens, and the running list a place, for one request more."""
+    pool, step = books.state.pool, books.state.step
+    if step.budget_left > 0 and pool.running < books.config.max_num_seqs:
+        return True
+    if step.budget_left <= 0:
+        plan.refused[row] = Demand("schedule", Quantity.TOKENS, 1, step.budget_left)
+    else:
+        places = books.config.max_num_seqs - pool.running
+        plan.refused[row] = Demand("admit", Quantity.PLACES, 1, places)
+    return False
+
+
 def _count_undecided(books: Books) -> None:
     """Say how many requests no throttle holds up, because their loads are not decided yet."""
     status = books.state.request.cells.status
@@ -130,7 +159,7 @@ def _count_undecided(books: Books) -> None:
         raise BrokenInvariant("requests that wait for an answer cannot be counted.")
 
 
-def _next_queue(books: Books) -> WaitingQueue | SkippedQueue | None:
+def next_queue(books: Books) -> WaitingQueue | SkippedQueue | None:
     """Return the queue whose first request is next (vLLM _select_waiting_queue_for_scheduling).
 
     Requests that wait with loaded blocks go before all others, except in the order of the
@@ -151,13 +180,15 @@ def _considered(books: Books, plan: StepPlan, row: int, decodes_only: bool) -> A
     """Return what can be given to a request now, or what else becomes of the pass."""
     if books.state.request.cells.status[row] == Status.WAITING_FOR_REMOTE_KVS:
         if not loads.has_ended(books, row):
+            plan.refused[row] = STILL_LOADING
             return Verdict.SKIP
+        plan.moved = True
         loads.promote(books, row)
-    start = _start(books, row)
+    start = _start(books, plan, row)
     return start if isinstance(start, Verdict) else _sized(books, plan, start, decodes_only)
 
 
-def _start(books: Books, row: int) -> Start | Verdict:
+def _start(books: Books, plan: StepPlan, row: int) -> Start | Verdict:
     """Return what a request can begin with; if it is to be loaded first, start that."""
     cells = books.state.request.cells
     if cells.landed[row]:
@@ -168,9 +199,15 @@ def _start(books: Books, row: int) -> Start | Verdict:
         return Start(row=row, computed=local, hits=hits)
     external, is_async = books.transfers.match(row, local)
     if external is None:
+        plan.refused[row] = NO_ANSWER
         return Verdict.SKIP
     if is_async:
-        return Verdict.LOAD if loads.admit_load(books, row, hits, external) else Verdict.REFUSED
+        refused = loads.admit_load(books, row, hits, external)
+        if refused is not None:
+            plan.refused[row] = refused
+            return Verdict.REFUSED
+        plan.moved = True
+        return Verdict.LOAD
     return Start(row=row, computed=local + external, hits=hits, external=external)
 
 
@@ -205,12 +242,15 @@ def _sized(books: Books, plan: StepPlan, start: Start, decodes_only: bool) -> Ad
     tokens, drafts = known - computed, 0
     if books.state.step.is_deferring and tokens > 1:
         plan.deferred = True
+        plan.refused[row] = PREFILLS_DEFERRED
         return Verdict.STOP
     if tokens == 1 and config.num_speculative_tokens and decodes_only:
         # A first decode is padded to the size of the others (vLLM, uniform speculative decoding).
         drafts = min(config.num_speculative_tokens, cells.ceiling[row] - known)
         wanted = 1 + config.num_speculative_tokens
-        if wanted > books.state.step.budget_left or computed + wanted > config.max_model_len:
+        most = min(books.state.step.budget_left, config.max_model_len - computed)
+        if wanted > most:
+            plan.refused[row] = Demand("propose", Quantity.TOKENS, wanted, most)
             return Verdict.STOP
         tokens = 1 + drafts
     threshold = config.long_prefill_token_threshold
@@ -221,36 +261,51 @@ def _sized(books: Books, plan: StepPlan, start: Start, decodes_only: bool) -> Ad
         items = books.encoder.plan(row, computed, tokens)
         tokens = items.tokens
         if not tokens:
+            if items.shortage is not None:
+                plan.refused[row] = items.shortage
             return Verdict.STOP
     return Admission(start=start, tokens=tokens, drafts=drafts, items=items)
 
 
-def _admit(books: Books, admission: Admission) -> bool:
+def _admit(books: Books, plan: StepPlan, admission: Admission) -> bool:
     """Admit the request if its blocks can be had; idle hits are needed blocks, not free ones."""
     state, row = books.state, admission.start.row
     shared = books.num_shared(admission.start.hits)
-    if not _first_chunk_fits(books, admission, shared + admission.start.held):
+    demand = _admission_demand(books, admission, shared + admission.start.held)
+    if not demand.fits:
+        plan.refused[row] = demand
         return False
     whole = books.config.scheduler_reserve_full_isl
     if state.request.cells.landed[row]:
-        return rows.admit_landed(state, row) if whole else rows.admit_landed_chunk(state, row)
-    if whole:
+        done = rows.admit_landed(state, row) if whole else rows.admit_landed_chunk(state, row)
+    elif whole:
         late = books.config.profile.lets_others_pass_loaded
-        return (rows.admit_past_loaded if late else rows.admit)(state, row, shared)
-    wanted = min(admission.end, state.request.cells.known[row])
-    return rows.admit_chunk(state, row, shared, wanted)
+        done = (rows.admit_past_loaded if late else rows.admit)(state, row, shared)
+    else:
+        wanted = min(admission.end, state.request.cells.known[row])
+        done = rows.admit_chunk(state, row, shared, wanted)
+    if not done:
+        raise BrokenInvariant(f"row {row} has what {demand.rule} asks but may not be admitted.")
+    return True
 
 
-def _first_chunk_fits(books: Books, admission: Admission, there: int) -> bool:
-    """Return whether the first chunk fits, of whose blocks so many are there already."""
-    state = books.state
-    watermark = state.watermark if state.pool.running else 0
-    end = admission.end + books.config.num_lookahead_tokens
-    blocks = max(-(-end // state.block_size) - there, 0)
-    kept = 0
-    if books.config.profile.keeps_room_for_loads and not admission.start.held:
-        kept = blocks_to_come(books)
-    return blocks + watermark + kept <= state.pool.free
+def _admission_demand(books: Books, admission: Admission, there: int) -> Demand:
+    """Return what the guards of the four admissions ask, of which so many blocks are there already.
+
+    Those that wait for the whole sequence ask for the known tokens too; the drafts of a first
+    decode lie beyond these. Rule: vLLM KVCacheManager.allocate_slots, full_sequence_must_fit.
+    """
+    state, row, config = books.state, admission.start.row, books.config
+    whole = config.scheduler_reserve_full_isl
+    end = max(admission.end, state.request.cells.known[row]) if whole else admission.end
+    needed = max(-(-(end + config.num_lookahead_tokens) // state.block_size), there)
+    landed = "_landed" if state.request.cells.landed[row] else ""
+    rule = f"admit{landed}{'' if whole else '_chunk'}"
+    kept = state.watermark if state.pool.running else 0
+    room = 0
+    if config.profile.keeps_room_for_loads and not landed:
+        room = sum(still_to_come(books).values())
+    return Demand(rule, Quantity.BLOCKS, needed, state.pool.free, there, kept, room)
 
 
 def _give_first_chunk(books: Books, plan: StepPlan, admission: Admission) -> None:

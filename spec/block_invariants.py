@@ -139,6 +139,16 @@ INVARIANTS = (
         rule="vllm#43569",
     ),
     Invariant(
+        "published_by_the_running",
+        "A block is published only while the request that holds it runs.",
+        implies(
+            all_of(before(content[b]) == 0, content[b] >= 1, block_table[r, b] >= 1),
+            status[r] == RUNNING,
+        ),
+        property="S9",
+        rule="vLLM KVCacheManager.allocate_slots, delay_cache_blocks",
+    ),
+    Invariant(
         "content_is_stable",
         "A published block keeps its content until it is taken for something else, or forgotten.",
         any_of(content[b] == before(content[b]), before(content[b]) == 0, content[b] == 0),
@@ -192,6 +202,30 @@ INVARIANTS = (
         until[e] + count_if(is_open[step]) <= issued[step],
         property="S4",
         rule="vllm#45357",
+    ),
+    Invariant(
+        "fences_end_in_order",
+        "A table that a frame in flight touches waits for the last dispatched frame.",
+        implies(
+            all_of(fenced[e] > before(fenced[e]), until[e] > returned[step]),
+            until[e] + count_if(is_open[step]) == issued[step],
+        ),
+        property="S4",
+        rule="vLLM Scheduler._free_request_blocks, defer_block_free",
+    ),
+    Invariant(
+        "quiet_table_waits_for_no_frame",
+        "The fence that takes a table which no frame in flight touches can be drained at once.",
+        implies(
+            all_of(
+                held[r] < before(held[r]),
+                before(last_frame[r]) <= before(returned[step]),
+                fenced[e] > before(fenced[e]),
+            ),
+            until[e] <= returned[step],
+        ),
+        property="V8",
+        rule="vLLM Scheduler._free_request_blocks, defer_block_free",
     ),
     Invariant(
         "running_is_counted",

@@ -119,7 +119,7 @@ PUBLISH_EARLY = Transition(
     ),
     effect=(content[b].becomes(prefix),),
     batched=True,
-    breaks=("published_is_written", "loaded_is_not_published"),
+    breaks=("published_is_written", "loaded_is_not_published", "published_by_the_running"),
 )
 
 FORGET = Transition(

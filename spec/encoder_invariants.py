@@ -1,11 +1,12 @@
 """What is always true of the encoder cache."""
 
-from kvproof.spec.expression import all_of, before, choose, implies, total
+from kvproof.spec.expression import all_of, any_of, before, choose, implies, total
 from kvproof.spec.roles import ENCODER_BUDGET, ENCODER_SLOTS, item, pool, request, step
 from kvproof.spec.rows import Invariant
 from kvproof.spec.statuses import RUNNING
 from kvproof.spec.variables import (
     computed,
+    decoding,
     encoder_budget_left,
     encoder_free,
     encoder_idle,
@@ -14,7 +15,9 @@ from kvproof.spec.variables import (
     item_table,
     items_held,
     known,
+    last_frame,
     passed,
+    returned,
     size,
     status,
     users,
@@ -88,6 +91,19 @@ INVARIANTS = (
         all_of(passed[r] <= computed[r], passed[r] <= known[r]),
         property="N4",
         rule="vllm#38551",
+    ),
+    Invariant(
+        "released_by_a_frame_that_is_back",
+        "An entry is released behind what frames that have come back have computed.",
+        implies(
+            passed[r] > before(passed[r]),
+            any_of(
+                last_frame[r] <= returned[step],
+                all_of(decoding[r], passed[r] < known[r]),
+            ),
+        ),
+        property="N6",
+        rule="vllm#54284",
     ),
     Invariant(
         "encoder_budget_is_kept",

@@ -18,6 +18,7 @@ from kvproof.spec.roles import (
 from kvproof.spec.rows import Measure, Progress
 from kvproof.spec.service_order import goes_before, goes_first
 from kvproof.spec.statuses import (
+    ABSENT,
     RUNNING,
     WAITING_FOR_REMOTE_KVS,
     finished,
@@ -175,6 +176,14 @@ MEASURES = (
         property="L4",
     ),
     Measure(
+        "rows_taken",
+        "Rows of the request table that are taken; each is left once, by one row.",
+        total(x, status[x] != ABSENT),
+        lowered_by=("retire",),
+        raised_by=("arrive", "arrive_unchecked"),
+        property="L5",
+    ),
+    Measure(
         "transfers_in_flight",
         "Transfers that have not ended; each ends once, however often its end is reported.",
         total(x, loading[x]) + total(g, pinned[g]),
@@ -264,6 +273,14 @@ MEASURES = (
         property="S9",
     ),
     Measure(
+        "unpublished_blocks",
+        "Blocks that cannot be shared; to publish one is to have one fewer.",
+        total(b, content[b] == 0),
+        lowered_by=("publish", "publish_early"),
+        raised_by=("grow", "grow_miscounted", "grow_for_load", "forget", "unpublish"),
+        property="S9",
+    ),
+    Measure(
         "encoder_budget",
         "Embeddings that the open step may still compute.",
         encoder_budget_left[step],
@@ -318,7 +335,7 @@ MEASURES = (
             "admit_landed",
             "admit_landed_chunk",
             "await_load",
-            "await_load_unclaimed",
+            "await_load_regardless",
             "await_grammar",
             "finish_stopped_late",
             "finish_length_late",
@@ -518,6 +535,20 @@ PROGRESS = (
         all_of(parked(status[u]), fenced[e] == 0, pinned[e] == 0),
         rows=("abort",),
         uses=("only_running_uses_entries", "only_running_is_scheduled", "scheduled_minimum"),
+        property="V7",
+    ),
+    Progress(
+        "request_can_be_aborted",
+        "A request that runs, waits or is loaded can be aborted as soon as it has left the step.",
+        (u, e),
+        all_of(
+            live(status[u]),
+            scheduled[u] == 0,
+            items_held[u] == 0,
+            fenced[e] == 0,
+            pinned[e] == 0,
+        ),
+        rows=("abort",),
         property="V7",
     ),
     Progress(

@@ -38,6 +38,7 @@ REPORTS = (
         "The same requests were preempted and admitted again and again, and hardly got on.",
     ),
     Rule("vllm#18411", "A request came back to the queue with blocks and was given others."),
+    Rule("vllm#21809", "Requests were preempted, admitted in part and preempted again, for ever."),
     Rule(
         "vllm#23713",
         "A victim that the step had scheduled already stayed in it, so more were scheduled than"

@@ -29,6 +29,7 @@ from kvproof.spec.rows import Invariant
 from kvproof.spec.statuses import (
     ABSENT,
     FINISHED,
+    FINISHED_ERROR,
     FINISHED_LENGTH,
     FINISHED_STOPPED,
     LEGAL_EDGES,
@@ -232,6 +233,23 @@ INVARIANTS = (
         rule="vllm#48245; vllm#6586",
     ),
     Invariant(
+        "known_tokens_stay_known",
+        "Nothing makes a request forget a token it knows, until it leaves its row.",
+        implies(status[r] != ABSENT, known[r] >= before(known[r])),
+        property="N1",
+        rule="vLLM Scheduler._update_request_with_output",
+    ),
+    Invariant(
+        "tokens_are_sampled_or_given",
+        "A token becomes known by a sample, or is the caller's: at arrival or for the next turn.",
+        implies(
+            known[r] > before(known[r]),
+            held_before(status[r].is_in(RUNNING, PREEMPTED, ABSENT, WAITING_FOR_STREAMING)),
+        ),
+        property="N2",
+        rule="vllm#53321",
+    ),
+    Invariant(
         "late_end_brings_a_token",
         "A preempted request ends by itself only with the token that came late.",
         implies(
@@ -307,6 +325,16 @@ INVARIANTS = (
         ),
         property="L7",
         rule="vLLM check_stop",
+    ),
+    Invariant(
+        "fails_for_a_reason",
+        "A request ends as failed only while a load fills its table, or while it runs.",
+        implies(
+            status[r] == FINISHED_ERROR,
+            held_before(status[r].is_in(FINISHED_ERROR, RUNNING, WAITING_FOR_REMOTE_KVS)),
+        ),
+        property="L7",
+        rule="vLLM Scheduler.update_from_output, kv_load_failure_policy",
     ),
     Invariant(
         "finishes_with_its_table",
@@ -437,6 +465,13 @@ INVARIANTS = (
         rule="vllm#30916",
     ),
     Invariant(
+        "drafts_follow_the_last_token",
+        "Draft tokens are given only where no known token but the last is left to compute.",
+        implies(drafts[r] > before(drafts[r]), computed[r] + 1 == known[r]),
+        property="L6",
+        rule="vLLM Scheduler.update_draft_token_ids",
+    ),
+    Invariant(
         "frames_are_numbered",
         "The last frame of a request has been dispatched: it is not the open step.",
         last_frame[r] + count_if(is_open[step]) <= issued[step],
@@ -468,6 +503,16 @@ INVARIANTS = (
         rule="vLLM KVCacheManager.allocate_slots, watermark_blocks",
     ),
     Invariant(
+        "start_keeps_the_watermark",
+        "While others run, an admission leaves the watermark free, at least for its first token.",
+        implies(
+            all_of(_becomes_running(), before(running[pool]) >= 1),
+            _slots_to_be_had() >= 1 + LOOKAHEAD + WATERMARK * BLOCK_SIZE,
+        ),
+        property="S8",
+        rule="vLLM KVCacheManager.allocate_slots, watermark_blocks",
+    ),
+    Invariant(
         "admission_is_in_a_pass",
         "A request starts to run, or skips computing tokens, only while a step is open.",
         implies(
@@ -483,6 +528,16 @@ INVARIANTS = (
         ),
         property="S8",
         rule="vLLM Scheduler.schedule",
+    ),
+    Invariant(
+        "only_the_running_compute",
+        "Tokens are computed, or come from elsewhere, only while a request runs or is loaded.",
+        implies(
+            computed[r] > before(computed[r]),
+            held_before(status[r].is_in(RUNNING, WAITING_FOR_REMOTE_KVS)),
+        ),
+        property="S10",
+        rule="vLLM Scheduler._update_after_schedule",
     ),
     Invariant(
         "preempting_step_admits_nobody",

@@ -17,6 +17,7 @@ from kvproof.spec import (
     transfer_transitions,
 )
 from kvproof.spec.declaration import Declaration
+from kvproof.spec.edge_witnesses import EDGE_WITNESSES
 from kvproof.spec.progress import MEASURES, PROGRESS
 from kvproof.spec.roles import CONSTANTS, ROLES
 from kvproof.spec.statuses import Status
@@ -50,5 +51,5 @@ SCHEDULER = Declaration(
     ),
     measures=MEASURES,
     progress=PROGRESS,
-    witnesses=WITNESSES,
+    witnesses=(*WITNESSES, *EDGE_WITNESSES),
 )

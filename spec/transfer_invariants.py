@@ -1,7 +1,7 @@
 """What is always true of transfers, and of the requests and fences that wait for one."""
 
 from kvproof.spec.expression import all_of, any_of, before, held_before, implies, larger, no
-from kvproof.spec.roles import BLOCK_SIZE, block, fence, pool, request, step
+from kvproof.spec.roles import BLOCK_SIZE, WATERMARK, block, fence, pool, request, step
 from kvproof.spec.rows import Invariant
 from kvproof.spec.statuses import (
     PREEMPTED,
@@ -31,6 +31,7 @@ from kvproof.spec.variables import (
     preemptions,
     processed,
     remote,
+    running,
     stale,
     status,
 )
@@ -188,6 +189,34 @@ INVARIANTS = (
         ),
         property="S8",
         rule="vllm#45388",
+    ),
+    Invariant(
+        "load_keeps_the_watermark",
+        "While others run, a load that is admitted leaves the watermark free.",
+        implies(
+            all_of(
+                no(held_before(status[r] == WAITING_FOR_REMOTE_KVS)),
+                status[r] == WAITING_FOR_REMOTE_KVS,
+                before(running[pool]) >= 1,
+            ),
+            remote[r] + WATERMARK * BLOCK_SIZE
+            <= (before(free[pool]) + credit[step] - before(credit[step])) * BLOCK_SIZE,
+        ),
+        property="S8",
+        rule="vLLM KVCacheManager.allocate_slots, watermark_blocks",
+    ),
+    Invariant(
+        "parks_for_a_load",
+        "A request is parked to be loaded only if there is a token to load.",
+        implies(
+            all_of(
+                no(held_before(status[r] == WAITING_FOR_REMOTE_KVS)),
+                status[r] == WAITING_FOR_REMOTE_KVS,
+            ),
+            remote[r] >= 1,
+        ),
+        property="V7",
+        rule="vLLM Scheduler.schedule, load_kv_async",
     ),
     Invariant(
         "loaded_is_what_it_was",

@@ -84,6 +84,8 @@ valid = NumberParameter("valid", "tokens that the transfer has brought")
 
 PARK_TO_BE_LOADED = (
     remote[r].becomes(external),
+    claimed[r].becomes(claim),
+    claims[pool].becomes(claims[pool] + claim),
     credit[step].becomes(credit[step] + shared),
     waiting[pool].becomes(waiting[pool] - 1),
 )
@@ -115,18 +117,14 @@ AWAIT_LOAD = Transition(
             known[first] + LOOKAHEAD <= (held[first] + free[pool] + shared - taken) * BLOCK_SIZE,
         ),
     ),
-    effect=(
-        *PARK_TO_BE_LOADED,
-        claimed[r].becomes(claim),
-        claims[pool].becomes(claims[pool] + claim),
-    ),
+    effect=PARK_TO_BE_LOADED,
 )
 
-AWAIT_LOAD_UNCLAIMED = Transition(
-    name="await_load_unclaimed",
-    doc="A waiting request is parked to be loaded, if what it is to bring can be had now.",
+AWAIT_LOAD_REGARDLESS = Transition(
+    name="await_load_regardless",
+    doc="A waiting request is parked to be loaded, whatever else is loaded or runs.",
     rule="vLLM Scheduler.schedule, load_kv_async; vllm#45388; vllm#48433",
-    parameters=(r, shared, external, wanted, reserved),
+    parameters=(r, shared, external, wanted, reserved, claim),
     subject=r,
     source=(WAITING, PREEMPTED),
     target=WAITING_FOR_REMOTE_KVS,
@@ -140,9 +138,10 @@ AWAIT_LOAD_UNCLAIMED = Transition(
         reserved >= 0,
         wanted + choose(running[pool] >= 1, WATERMARK, 0) * BLOCK_SIZE
         <= (free[pool] + shared - reserved) * BLOCK_SIZE,
+        known[r] + LOOKAHEAD <= claim * BLOCK_SIZE,
     ),
     effect=PARK_TO_BE_LOADED,
-    breaks=("claim_covers_tokens", "failed_load_is_not_repeated", "load_leaves_room"),
+    breaks=("claims_fit", "failed_load_is_not_repeated", "load_leaves_room"),
 )
 
 GROW_FOR_LOAD = Transition(
@@ -328,7 +327,7 @@ ADMIT_LANDED_CHUNK = Transition(
         (held[r] + free[pool]) * BLOCK_SIZE >= 1 + LOOKAHEAD,
     ),
     effect=RUN_LOADED,
-    breaks=("admission_fits", "admission_keeps_the_watermark"),
+    breaks=("admission_fits", "admission_keeps_the_watermark", "start_keeps_the_watermark"),
 )
 
 NOTE_UNDECIDED = Transition(
@@ -474,7 +473,7 @@ UNPIN = Transition(
 
 TRANSITIONS = (
     AWAIT_LOAD,
-    AWAIT_LOAD_UNCLAIMED,
+    AWAIT_LOAD_REGARDLESS,
     GROW_FOR_LOAD,
     START_LOAD,
     LAND,

@@ -118,6 +118,7 @@ passed = Variable[Number](
     "passed",
     (request,),
     "tokens up to the end of the last item whose entry this attempt has released",
+    minimum=0,
     ghost=True,
 )
 

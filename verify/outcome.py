@@ -25,6 +25,7 @@ from kvproof.verify.kv_shadow import KVShadow
 from kvproof.verify.recording import Header, Recording
 from kvproof.verify.replay import OTHER_TOKEN, WorkloadRun
 from kvproof.verify.simulated_connector import SimulatedConnector
+from kvproof.verify.step_record import Results
 
 Tokens = tuple[int, ...]
 
@@ -36,6 +37,12 @@ class Outcome:
     tokens: dict[str, Tokens] = field(factory=dict)
     ended: dict[str, str] = field(factory=dict)
     refused: dict[str, str] = field(factory=dict)
+
+    def add(self, results: Results) -> None:
+        """Take note of what a recorded step brought."""
+        for name, tokens in results.tokens_accepted.items():
+            self.tokens[name] = self.tokens.get(name, ()) + tokens
+        self.ended |= results.ended
 
     def end_of(self, name: str) -> str | None:
         """Return how a request ended by itself, in words; None if it did not."""
@@ -49,9 +56,7 @@ def recorded_outcome(recording: Recording) -> Outcome:
     outcome = Outcome()
     for step in recording.steps:
         if step.results is not None:
-            for name, tokens in step.results.tokens_accepted.items():
-                outcome.tokens[name] = outcome.tokens.get(name, ()) + tokens
-            outcome.ended |= step.results.ended
+            outcome.add(step.results)
     return outcome
 
 
@@ -88,7 +93,14 @@ def run_to_end(
 
 @define
 class Drain:
-    """A run until nobody is left, or until it has taken far longer than when it was recorded."""
+    """A run until nobody is left, or until it has taken far longer than when it was recorded.
+
+    Attributes:
+        recording: the workload, and what came of it when it was recorded.
+        profile: the rules to follow.
+        outcome: filled with what comes of it.
+
+    """
 
     recording: Recording
     profile: Profile
@@ -128,14 +140,23 @@ class Drain:
         known = [*prompts[name], *sampled]
         return [*known[:count], *[OTHER_TOKEN] * (count - len(known))]
 
+    @property
+    def has_work(self) -> bool:
+        """Whether somebody is to come or has not ended, or blocks are not back."""
+        return bool(self.run.to_come) or self.run.scheduler.has_work()
+
+    @property
+    def steps_max(self) -> int:
+        """Steps after which the run is taken to have no end."""
+        tokens = sum(arrival.request.max_tokens for arrival in self.recording.header.workload)
+        return 100 + 10 * (len(self.recording.steps) or tokens)
+
     def steps(self) -> Iterator[Difference | None]:
-        """Yield None after each step that is in order; a fault is the last thing it yields."""
+        """Yield None after each step that is in order; a fault is the last thing."""
         step, header = 0, self.recording.header
-        tokens = sum(arrival.request.max_tokens for arrival in header.workload)
-        most = 100 + 10 * (len(self.recording.steps) or tokens)
-        while self.run.to_come or self.run.scheduler.has_work():
+        while self.has_work:
             step += 1
-            found = self._late(step) if step > most else self._guarded(step)
+            found = self._late(step) if step > self.steps_max else self.advance(step)
             yield found
             if found is not None:
                 return
@@ -143,7 +164,8 @@ class Drain:
         if fault is not None:
             yield fault
 
-    def _guarded(self, step: int) -> Difference | None:
+    def advance(self, step: int) -> Difference | None:
+        """Do one step, counted from 1; return what is wrong, whatever the runtime raises too."""
         try:
             return self._step(step)
         except Exception as error:  # whatever the runtime raises

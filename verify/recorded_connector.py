@@ -86,6 +86,13 @@ class RecordedConnector:
     def aborted(self, request_id: str) -> None:
         """Do nothing."""
 
+    def memory(self) -> tuple[object, ...]:
+        """Return what its next answers depend on, besides what it is asked."""
+        asked = {
+            name: min(count, self.entries[name].unknown) for name, count in self._asked.items()
+        }
+        return frozenset(asked.items()), frozenset(self._loaded)
+
     def poll(self) -> TransferReport:
         """Return what the recording says has ended."""
         report, self.report = self.report, NOTHING_HAPPENED

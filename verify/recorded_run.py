@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 from attrs import fields
@@ -117,4 +118,6 @@ def _text(value: Any, usual: Any) -> str:
 
 
 def _field_text(value: object, usual: object) -> str:
+    if isinstance(value, StrEnum):
+        return repr(value.value)
     return _text(value, usual) if isinstance(value, Profile) else repr(value)

@@ -29,7 +29,7 @@ def replay(recording: Recording, profile: Profile) -> Iterator[Difference | None
     """
     run = WorkloadRun.of(recording.header, profile)
     for step in recording.steps:
-        found = _step(run, step)
+        found = replayed_step(run, step)
         yield found
         if found is not None:
             return
@@ -54,10 +54,13 @@ class WorkloadRun:
         connector: RecordedConnector | None = None,
         debug: bool = False,
     ) -> WorkloadRun:
-        """Return a run before its first step; `debug` checks every invariant after each call."""
+        """Return a run before its first step; `debug` checks every invariant after each call.
+
+        A freeze does not end it, for the reference has some.
+        """
         connector = _connector(header) if connector is None else connector
         limits = evolve(header.limits, profile=profile)
-        scheduler = Scheduler(limits, connector=connector, debug=debug)
+        scheduler = Scheduler(limits, connector=connector, on_freeze=_go_on, debug=debug)
         return cls(header, scheduler, connector, deque(header.arrivals))
 
     def next_arrival(self, step: int) -> Arrival | None:
@@ -85,14 +88,18 @@ class WorkloadRun:
             self.scheduler.update_draft_tokens(dict.fromkeys(output.req_ids, [DRAFT_TOKEN] * count))
 
 
+def _go_on(explanations: object) -> None:
+    """Do nothing about a freeze."""
+
+
 def _connector(header: Header) -> RecordedConnector | None:
     if not header.has_connector:
         return None
     return RecordedConnector({a.request.request_id: a.remote for a in header.workload})
 
 
-def _step(run: WorkloadRun, step: Step) -> Difference | None:
-    """Do one step; whatever the runtime raises is a difference too."""
+def replayed_step(run: WorkloadRun, step: Step) -> Difference | None:
+    """Do one recorded step and return what differs first; what the runtime raises does, too."""
     try:
         return _compared(run, step)
     except Exception as error:

@@ -42,11 +42,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Adds, steps and aborts at any moment, with as many steps in flight as there may be or fewer.
 
     `counts` adds up over all runs of the class; a subclass that sets its own keeps them apart.
-    `profile` says which rules the scheduler follows.
+    `profile` says which rules the scheduler follows; `explains` that every request is explained
+    after each call.
     """
 
     counts: Counter[str] = Counter()  # noqa: RUF012 - shared by intent
     profile: ClassVar[Profile] = Profile()
+    explains: ClassVar[bool] = False
 
     @initialize(config=workload.configurations, victim=workload.victims, drained=st.booleans())
     def configure(self, config: SchedulerConfig, victim: VictimRule | None, drained: bool) -> None:
@@ -54,7 +56,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self._configure(config, victim, drained)
 
     def _configure(self, config: SchedulerConfig, victim: VictimRule | None, drained: bool) -> None:
-        self.watched = WatchedScheduler(evolve(config, profile=self.profile), victim)
+        limits = evolve(config, profile=self.profile)
+        self.watched = WatchedScheduler(limits, victim, explains=self.explains)
         self.drained = drained and _gets_on(config, victim)
         self.number = 0
         self.since_step = Counter[str]()
@@ -271,6 +274,7 @@ def run_fuzz(
     shrink: bool = True,
     profile: Profile = Profile(),  # noqa: B008 - frozen
     configurations: st.SearchStrategy[SchedulerConfig] = workload.configurations,
+    explains: bool = False,
 ) -> Counter[str]:
     """Run the machine that often, and return how often each rule was called and what happened.
 
@@ -282,12 +286,14 @@ def run_fuzz(
             first one is reported.
         profile: the rules that the scheduler follows.
         configurations: the limits to draw from.
+        explains: explain every request after each call, and hold each step against that.
 
     Raises:
         Exception: What went wrong; `program_of` returns its program.
 
     """
     machine = counting_machine(seed, profile, configurations)
+    machine.explains = explains
     run_state_machine_as_test(machine, settings=fuzz_settings(max_examples, steps, shrink))
     return machine.counts
 

@@ -27,7 +27,7 @@ from kvproof.verify.trees import GENERIC, replace_parameters
 if TYPE_CHECKING:
     from kvproof.verify.setting import Setting
 
-POINTWISE_TIMEOUT_MILLISECONDS = 2000
+POINTWISE_TIMEOUT_MILLISECONDS = 20_000
 
 
 @frozen

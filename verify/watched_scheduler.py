@@ -12,8 +12,9 @@ from itertools import cycle
 
 from attrs import frozen
 
-from kvproof.runtime import Request, Scheduler, SchedulerConfig, StepOutput
+from kvproof.runtime import Explanation, Request, Scheduler, SchedulerConfig, StepOutput
 from kvproof.verify.event_replay import EventReplay
+from kvproof.verify.explanation_claims import check_explanations, check_step
 from kvproof.verify.ledger import Frame, Ledger
 from kvproof.verify.plain_scheduler import PlainScheduler
 from kvproof.verify.recorded_run import TITLE, RecordedRun, request_text
@@ -51,8 +52,12 @@ class WatchedScheduler:
         victim: VictimRule | None = VictimRule(),  # noqa: B008 - frozen
         *,
         keep_claims: bool = False,
+        explains: bool = False,
     ) -> None:
-        """Make a scheduler without requests; without a victim rule its policy chooses."""
+        """Make a scheduler without requests; without a victim rule its policy chooses.
+
+        With `explains` every request is explained after each call, and steps must be as foretold.
+        """
         self.config, self.victim = config, victim
         self.recorded = RecordedRun(config, victim, keep_claims=keep_claims)
         self.ledger = Ledger(config)
@@ -67,6 +72,8 @@ class WatchedScheduler:
         self.endings: dict[Request, int] = {}
         self.is_broken = False
         self._flying: deque[Flying] = deque()
+        self._explains = explains
+        self._foretold: dict[str, Explanation] = {}
 
     @property
     def in_flight(self) -> int:
@@ -105,6 +112,8 @@ class WatchedScheduler:
         given = "throttle_prefills=True" if throttle else ""
         with self._call(f"{self._next_name()} = scheduler.schedule({given})"):
             output = self.scheduler.schedule(throttle)
+            if self._explains and not throttle:
+                check_step(self._foretold, output)
             self._see(output)
             claims = StepClaims(
                 self.recorded, self.scheduler, output, self.ledger, self.victim, throttle
@@ -281,6 +290,10 @@ class WatchedScheduler:
             self.recorded.equal("events.differences()", self.events.differences(), [])
             if self.plain:
                 check_against_plain(self.recorded, self.scheduler, self.plain)
+            if self._explains:
+                found = check_explanations(self.scheduler)
+                self._foretold = {explanation.request_id: explanation for explanation in found}
+                self.counts.update(f"explained: {e.outlook}" for e in found)
 
     @contextmanager
     def _attach_program(self) -> Iterator[None]:

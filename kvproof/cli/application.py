@@ -9,8 +9,10 @@ import typer
 from kvproof import __version__
 from kvproof.cli.bugs import bugs
 from kvproof.cli.demo import demo
+from kvproof.cli.explain import explain
 from kvproof.cli.explore import explore
 from kvproof.cli.generate import generate
+from kvproof.cli.mutate import mutate
 from kvproof.cli.replay import replay
 from kvproof.cli.spec import spec
 from kvproof.cli.verify import verify
@@ -27,6 +29,8 @@ application.command()(demo)
 application.command()(replay)
 application.command()(bugs)
 application.command()(explore)
+application.command()(explain)
+application.command()(mutate)
 
 
 def _version(wanted: bool) -> None:

@@ -20,6 +20,9 @@ from kvproof.spec.generator.writer import MARK
 from kvproof.spec.scheduler import SCHEDULER
 from kvproof.spec.table import document, properties_table
 from kvproof.verify import run, solvers
+from kvproof.verify.mutation import verdicts
+from kvproof.verify.mutation.fates import Fate, Outcome
+from kvproof.verify.mutation.score import Score
 from kvproof.verify.task import Task
 from kvproof.verify.verdict import Counterexample, Method, Verdict
 from kvproof.verify.verdict import Result as Obligation
@@ -365,3 +368,70 @@ def test_a_mistake_in_the_declaration_is_a_message(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "rows.py:7: a mistake" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# --- mutate ---------------------------------------------------------------------------------------
+
+
+def test_mutate_tries_each_fault_of_a_row(tmp_path: Path) -> None:
+    """Faults of a row and its functions are tried, counted and written, with who noticed them."""
+    out = tmp_path / "out.json"
+
+    result = invoke("mutate", "--only", "unpublish", "--jobs", "1", "--json", out)
+
+    form = json.loads(out.read_text(encoding="utf-8"))
+    assert result.exit_code == 0
+    assert "spec unpublish: 7 killed" in result.stdout
+    assert {item["side"] for item in form["faults"]} == {"spec", "code"}
+    assert {item["fate"] for item in form["faults"]} == {"killed"}
+    assert all(item["by"] and item["row"] == "unpublish" for item in form["faults"])
+    assert form["summary"]["spec"]["score"] == 1.0
+    assert f"{len(form['faults'])} faults, 0 survive, 0 unknown" in result.stdout
+
+
+def test_mutate_lists_justified_faults() -> None:
+    """A fault that nothing notices and that is justified is printed with its reason."""
+    result = invoke("mutate", "--only", "load_now with guard external >= 0*", "--jobs", "1")
+
+    assert result.exit_code == 0
+    assert "justified (1): To load no token changes nothing." in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("fates", "wrong", "code"),
+    [
+        ((Fate.KILLED, Fate.EQUIVALENT, Fate.JUSTIFIED), (), 0),
+        ((Fate.KILLED, Fate.SURVIVED), (), 1),
+        ((Fate.KILLED,), ("a reason that is not needed",), 1),
+        ((Fate.SURVIVED, Fate.UNKNOWN), (), 1),
+        ((Fate.KILLED, Fate.UNKNOWN), (), 3),
+    ],
+)
+def test_mutate_exits_with_what_became_of_the_faults(
+    monkeypatch: pytest.MonkeyPatch, fates: tuple[Fate, ...], wrong: tuple[str, ...], code: int
+) -> None:
+    """Survivors and reasons that are not needed are 1, else anything unknown is 3, else 0."""
+    found = [Outcome("spec", "grow", f"fault {n}", fate) for n, fate in enumerate(fates)]
+    monkeypatch.setattr(verdicts, "scored", lambda *_, **__: Score(found, wrong))
+
+    result = invoke("mutate", "--only", "unpublish without guard*", "--jobs", "1")
+
+    assert result.exit_code == code
+    assert all(line in result.stdout for line in wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--jobs", "0"), "--jobs"),
+        (("--json", Path("no such folder") / "out.json"), "does not exist; make it first"),
+        (("--only", "nothing is called so"), "is no row and no part of a fault"),
+        (("extra",), "extra"),
+    ],
+)
+def test_mutate_refuses_wrong_usage(arguments: tuple[str | Path, ...], message: str) -> None:
+    """Wrong usage exits with 2 and says what was wrong."""
+    result = invoke("mutate", *arguments)
+
+    assert result.exit_code == 2
+    assert message in complaint(result)

@@ -52,7 +52,7 @@ def take_snapshot(scheduler: Scheduler) -> Snapshot:
         "free queue": list(books.queue),
         "waiting": list(books.waiting),
         "running": books.running.rows.tolist(),
-        "fences": (list(books.fences._used), list(books.fences._vacant)),
+        "fences": (dict(books.fences.owners), list(books.fences._vacant)),
         "dropped until": books.dropped_until,
         "untold": dict(books.untold),
         "prefix cache": deepcopy(books.prefix._rows) if books.prefix else None,

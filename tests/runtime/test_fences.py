@@ -47,7 +47,7 @@ class Holder:
         """Move a request's blocks behind a fence."""
         fence = self.fences.vacant()
         assert rows.abort(self.state, row, fence)
-        self.fences.close(fence)
+        self.fences.close(fence, "somebody")
 
     def process(self) -> None:
         """Let the frame come back and be over."""
@@ -102,7 +102,7 @@ def test_fence_without_blocks_frees_none() -> None:
     assert rows.arrive(state, 0, 1, 1, 1)
     fence = fences.vacant()
     assert rows.abort(state, 0, fence)
-    fences.close(fence)
+    fences.close(fence, "somebody")
     fences.drain()
 
     assert (len(fences), freed) == (0, [])

@@ -1,15 +1,15 @@
 """The explorer of the real runtime finds what is there, and nothing else."""
 
-import subprocess
-import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 from attrs import evolve
 
-from kvproof.runtime import Profile, loads
+from kvproof.runtime import Profile
 from kvproof.runtime.fences import Fences
-from kvproof.verify.explorer import Kind, Scope, Shape, Transition, explore
+from kvproof.runtime.profile import LoadAdmission
+from kvproof.verify.explorer import WHOLE, Kind, Scope, Shape, Transition, explore
 from kvproof.verify.explorer.events import Schedule
 
 LOADING = Shape(prompt=5, max_tokens=2, offers=(2, 4))
@@ -47,10 +47,56 @@ def test_reference_waits_for_ever_for_what_never_fits() -> None:
     scope = Scope(requests=1, profile=Profile.vllm_0_25_1())
     first, *_ = explore(scope).findings
     assert (first.kind, first.length) == (Kind.FREEZE, 3)
-    done = subprocess.run(
-        [sys.executable, "-c", first.program], capture_output=True, text=True, check=False
-    )
-    assert "nobody gets a token" in done.stderr
+    with pytest.raises(AssertionError, match="nobody gets a token"):
+        exec(first.program, {})
+
+
+PART, MOST = Shape(prompt=5, max_tokens=2, offers=(2,)), Shape(prompt=6, max_tokens=1, offers=(4,))
+WHOLLY = Shape(prompt=4, max_tokens=2, offers=(WHOLE,))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "changes", "words"),
+    [
+        pytest.param(
+            (PART, WHOLLY),
+            {},
+            "a WAITING has 5 tokens and 0 blocks; b WAITING_FOR_REMOTE_KVS has 4 tokens",
+            id="Z4: a request without blocks stands before one with loaded blocks",
+            marks=pytest.mark.rule("vllm#57841"),
+        ),
+        pytest.param(
+            (Shape(prompt=4, max_tokens=2), evolve(MOST, priority=1)),
+            {"policy": "priority"},
+            "a PREEMPTED has 5 tokens and 0 blocks; b WAITING has 6 tokens and 2 blocks",
+            id="Z2: an urgent request does not fit beside loaded blocks",
+            marks=pytest.mark.rule("vllm#45406"),
+        ),
+        pytest.param(
+            (WHOLLY,),
+            {"lookahead": 1},
+            "a WAITING has 4 tokens and 2 blocks; b WAITING has 4 tokens and 2 blocks; 0 of 4",
+            id="Z3: slots for look-ahead are not in the reservation",
+            marks=pytest.mark.rule("vllm#57104"),
+        ),
+        pytest.param(
+            (Shape(prompt=9, max_tokens=1),),
+            {"admits_whole": False},
+            "the same 2 steps go round: a PREEMPTED has 9 tokens",
+            id="Z11: admitted by its first chunk, preempted, and again",
+            marks=pytest.mark.rule("vllm#21809"),
+        ),
+    ],
+)
+def test_rediscovers_public_freezes(
+    shapes: tuple[Shape, ...], changes: dict[str, Any], words: str
+) -> None:
+    """The reference has the freezes that were reported; the safe profile has them not."""
+    calm = Scope(blocks=4, shapes=shapes, offers_again=False, loads_fail=False, aborts=False)
+    safe = evolve(calm, **changes)
+    reference = evolve(safe, profile=Profile.vllm_0_25_1())
+    assert any(words in finding.what for finding in explore(reference).findings)
+    assert not explore(safe).findings
 
 
 def test_finds_a_fence_that_is_never_drained(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,10 +117,9 @@ def test_finds_a_broken_invariant(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kinds(SMALL, most_states=100)[Kind.INVARIANT]
 
 
-def test_finds_a_load_gate_that_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_load_gate_that_is_open() -> None:
     """Loads that are admitted without looking at who else is loaded strand each other."""
-    monkeypatch.setattr(loads, "_held_together", lambda books: 0)
-    found = kinds(SMALL)
+    found = kinds(evolve(SMALL, profile=evolve(Profile(), load_admission=LoadAdmission.FITS)))
     assert found[Kind.FREEZE] + found[Kind.LIVELOCK]
 
 

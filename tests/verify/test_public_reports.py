@@ -9,7 +9,7 @@ from kvproof.spec.scheduler import SCHEDULER
 from kvproof.spec.statuses import FINISHED, LIVE
 from kvproof.verify.induction import check_row
 from kvproof.verify.measures import check_measures_of_row
-from kvproof.verify.mutants import mutants
+from kvproof.verify.mutation.row_mutants import mutants
 from kvproof.verify.progress import check_progress
 from kvproof.verify.verdict import Result, Verdict
 

@@ -22,7 +22,7 @@ from kvproof.spec.rows import Transition
 from kvproof.spec.scheduler import SCHEDULER
 from kvproof.spec.text import text
 from kvproof.verify.core_text import Names, core_folder, names_in, names_on_disk
-from kvproof.verify.mutants import mutants
+from kvproof.verify.mutation.row_mutants import mutants
 
 
 class Where(StrEnum):

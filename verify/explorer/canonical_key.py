@@ -183,6 +183,9 @@ class CanonicalKey:
         for some in (books.started_over, books.cut_rows):
             out.append(252)
             out += sorted(number[row] for row in some if row in number)
+        for row, expected in sorted(books.miscounted.items()):
+            if row in number:
+                out += (243, number[row], expected)
         for row, blocks in books.untold.items():
             if row in number:
                 out += (251, number[row], len(blocks))

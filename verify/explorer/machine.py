@@ -52,7 +52,10 @@ class Machine:
         keeps = [name for name in self.names if self.shapes[name].sends]
         self.connector = ScriptedConnector(self._options, keeps)
         self.outcome: StepOutput | StepResults | None = None
-        self.scheduler = Scheduler(scope.config(), connector=self.connector)
+        # Freezes are looked for by comparing states; what the watchdog says of one is not needed.
+        self.scheduler = Scheduler(
+            scope.config(), connector=self.connector, on_freeze=lambda reasons: None
+        )
         self.books = self.scheduler._books
         self.key = CanonicalKey(self.scheduler, self.names)
         self.refused = frozenset(filter(self._is_refused, self.names))
@@ -159,10 +162,10 @@ class Machine:
         choices: list[list[tuple[str, object]]] = [[("", None), ("stop", name)] for name in names]
         choices += self._ends_of_loads()
         for name, obligation in transfers.obligations.items():
-            if "load" in obligation.waits_for:
-                choices.append([("", None), ("received", name)])
-            if "send" in obligation.waits_for:
-                choices.append([("", None), ("sent", name)])
+            ends = {"load": "received", "send": "sent"}
+            kinds = [kind for kind in ends if kind in obligation.waits_for]
+            lost = [("lost", name)] if self.scope.loads_fail else []
+            choices.append([("", None), *((ends[kind], name) for kind in kinds), *lost])
         if self.scope.loads_fail:
             for row, frame in transfers.unconfirmed.items():
                 if frame == self.books.state.step.returned + 1:
@@ -173,6 +176,8 @@ class Machine:
     def _ends_of_loads(self) -> Iterator[list[tuple[str, object]]]:
         """Yield, for each load that is going on, how it can end, or not yet."""
         cells, size = self.books.state.request.cells, self.scope.block_size
+        transfers = self.books.transfers
+        assert transfers is not None
         for name, row in self.books.table.row_of.items():
             if cells.status[row] != Status.WAITING_FOR_REMOTE_KVS or not cells.loading[row]:
                 continue
@@ -182,6 +187,8 @@ class Machine:
                 places = range(first // size, -(-end // size))
                 ends += [("failed", (name, place)) for place in places]
                 ends.append(("lost", name))
+                if self.scope.failures_come_early and row not in transfers.failed:
+                    ends += [("failed already", (name, place)) for place in places]
             yield ends
 
     def _failures_at_once(self, row: int) -> list[tuple[str, object]]:
@@ -297,7 +304,7 @@ def _update(chosen: tuple[tuple[str, object], ...]) -> Update:
         if kind == "failed":
             found["received"].append(what[0])  # type: ignore[index]
         if kind:
-            found["failed" if kind == "failed at once" else kind].append(what)
+            found["failed" if kind.startswith("failed") else kind].append(what)
     return Update(
         stops=tuple(found["stop"]),  # type: ignore[arg-type]
         received=tuple(found["received"]),  # type: ignore[arg-type]

@@ -3,8 +3,6 @@
 It has no snapshots and no canonical keys; only the list of what can happen next is shared.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 from kvproof.verify.explorer.events import Event
@@ -54,7 +52,8 @@ def _view(machine: Machine) -> str:
     steps = [(output.num_scheduled_tokens, output.sampled_req_ids) for output in s._in_flight]
     again = [name for name, count in s.statistics().preemptions_by_request.items() if count]
     again += [name for name, row in books.table.row_of.items() if row in books.started_over]
+    failed = [n for n, row in books.table.row_of.items() if books.state.request.load_failed[row]]
     dropped = books.dropped_until > books.state.step.processed
     others = books.state.step.capacity_bound, books.state.pool.undecided, dropped
     fences = [books.state.fence.fence_table.rows[fence].tolist() for fence in books.fences]
-    return repr((people, loading, orders, steps, again, others, fences, s.free_block_ids()))
+    return repr((people, loading, orders, steps, again, failed, others, fences, s.free_block_ids()))

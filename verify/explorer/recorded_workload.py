@@ -160,13 +160,20 @@ class _Clock:
 
     def _take_ends(self, event: Update) -> None:
         step = self.returned + 1
+        failed: dict[str, list[int]] = {}
+        for name, place in event.failed:
+            failed.setdefault(name, []).append(place)
+        for name in event.lost:
+            if name not in self._loading():
+                raise NotSayableError(f"a transfer of {name} is lost that is no load")
+            failed[name] = list(range(len(self.machine.scheduler.block_ids(name))))
         for name in (*event.received, *event.lost):
             self.entries[name]["ext_delay"] = step - self.loads[name]
-            failed = [place for who, place in event.failed if who == name]
-            if name in event.lost:
-                failed = list(range(len(self.machine.scheduler.block_ids(name))))
-            if failed:
-                self.entries[name]["ext_fail_blocks"] = failed
+        for name, places in failed.items():
+            is_reported = name in (*event.received, *event.lost)
+            if self.entries[name].get("ext_async", True) and not is_reported:
+                raise NotSayableError(f"a load of {name} fails before it ends")
+            self.entries[name]["ext_fail_blocks"] = places
         for name in event.sent:
             self.entries[name]["send_delay"] = step - self.ended[name]
         for name in event.stops:

@@ -47,6 +47,7 @@ class Scope:
         asks_again: the connector may answer "ask again".
         offers_again: the connector may offer a load again although the last one brought nothing.
         loads_fail: loads may fail at any of their blocks, or be lost.
+        failures_come_early: that a load has failed may be reported before its end.
         shapes: the kinds of requests.
 
     """
@@ -68,6 +69,7 @@ class Scope:
     asks_again: bool = True
     offers_again: bool = True
     loads_fail: bool = True
+    failures_come_early: bool = True
     shapes: tuple[Shape, ...] = Factory(_default, takes_self=True)
 
     def config(self) -> SchedulerConfig:

@@ -43,8 +43,9 @@ def in_processes(
             for future in done:
                 yield future.result()
     finally:
+        at_work = list(executor._processes.values()) if left else []
         executor.shutdown(wait=False, cancel_futures=True)
-        for process in (executor._processes or {}).values() if left else ():
+        for process in at_work:
             process.terminate()
 
 

@@ -1,0 +1,1 @@
+"""What the proofs are worth: the score of small faults, planted one at a time, that they notice."""
