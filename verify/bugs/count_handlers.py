@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvproof.core import rows
 from kvproof.core.arrays import Integers
-from kvproof.runtime import waiting_pass
 from kvproof.runtime.books import Books
 from kvproof.runtime.free_queue import FreeQueue
 from kvproof.runtime.prefix_index import PrefixIndex
 from kvproof.runtime.prefixes import Prefix
 from kvproof.runtime.transfers import Transfers
-from kvproof.runtime.waiting_pass import Admission
 
 Handler = Callable[..., Any]
 
@@ -41,14 +38,12 @@ def asserts_an_owner(sound: Handler) -> Handler:
 
 
 def counts_idle_hits_twice(_: Handler) -> Handler:
-    """Count hits that idle in the free queue as free blocks and as hits."""
+    """Count hits that idle in the free queue as held by others, and as free blocks, too."""
 
-    def admit(books: Books, admission: Admission) -> bool:
-        hits = len(admission.start.hits)
-        fits = waiting_pass._first_chunk_fits(books, admission, hits)
-        return fits and rows.admit(books.state, admission.start.row, hits)
+    def num_shared(books: Books, hits: list[int]) -> int:
+        return len(hits)
 
-    return admit
+    return num_shared
 
 
 def leaves_the_old_hash(_: Handler) -> Handler:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kvproof.runtime import waiting_pass
 from kvproof.runtime.books import Books
 from kvproof.runtime.free_queue import FreeQueue
 from kvproof.runtime.prefix_index import PrefixIndex
@@ -68,8 +67,8 @@ BUGS = (
         "D7",
         ("vllm#11565",),
         patched(
-            waiting_pass,
-            "_admit",
+            Books,
+            "num_shared",
             "counts hits that idle in the free queue as free blocks, too",
             handlers.counts_idle_hits_twice,
         ),

@@ -14,7 +14,6 @@ from kvproof.core.arrays import Integers
 from kvproof.runtime import running_pass
 from kvproof.runtime.books import Books
 from kvproof.runtime.connector import TransferReport
-from kvproof.runtime.load_admission import LoadWish, blocks_for_all_known
 from kvproof.runtime.scheduler import Scheduler
 from kvproof.runtime.step_plan import StepPlan
 from kvproof.runtime.transfers import Transfers
@@ -25,15 +24,13 @@ NEVER = 10**9
 Handler = Callable[..., Any]
 
 
-def counts_itself(sound: Handler) -> Handler:
-    """Count what a request needs in the end among what others need, too."""
+def counts_twice(sound: Handler) -> Handler:
+    """Count what a request needs in the end as its own, and once more as that of others."""
 
-    def park(books: Books, wish: LoadWish) -> bool:
-        own = blocks_for_all_known(books, wish.row)
-        fits = books.state.pool.claims + 2 * own <= books.state.total_blocks
-        return fits and bool(sound(books, wish))
+    def blocks_for_all_known(books: Books, row: int) -> int:
+        return 2 * int(sound(books, row))
 
-    return park
+    return blocks_for_all_known
 
 
 def rounds_down(sound: Handler) -> Handler:
@@ -134,7 +131,7 @@ def preempts_nobody(sound: Handler) -> Handler:
 
     def serve_one(books: Books, plan: StepPlan, position: int, choose_victim: Any) -> int | None:
         wish, _ = running_pass._wish_of_one(books, position)
-        if len(wish.rows) and running_pass._lacks_blocks(books, wish):
+        if len(wish.rows) and running_pass._shortage(books, wish) is not None:
             return None
         place: int | None = sound(books, plan, position, choose_victim)
         return place

@@ -33,7 +33,7 @@ BUGS = (
     Bug(
         "A3",
         ("vllm#45406",),
-        ruled(promotes_at_scan=True),
+        ruled(promotes_at_scan=True, lets_others_pass_loaded=True),
         Explorer(policy="priority", liveness_only=True),
         "V3",
         "^freeze",
@@ -118,7 +118,7 @@ BUGS = (
         ),
         TransferFuzz(),
         "V7",
-        "^end:",
+        "may not be loaded|^end:",
     ),
     Bug(
         "A12",
@@ -177,7 +177,7 @@ BUGS = (
         ),
         Fuzz("crowded"),
         "V1",
-        "output.num_scheduled_tokens or",
+        "^Frozen|output.num_scheduled_tokens or",
     ),
     Bug(
         "A18",

@@ -71,8 +71,8 @@ def drops_older_frames(sound: Handler) -> Handler:
 def forgets_what_landed(sound: Handler) -> Handler:
     """Know what was loaded only in the step in which the load has ended."""
 
-    def start(books: Books, row: int) -> Any:
-        found = sound(books, row)
+    def start(books: Books, plan: StepPlan, row: int) -> Any:
+        found = sound(books, plan, row)
         if isinstance(found, Start) and found.held:
             return Start(row=row, computed=0, held=found.held)
         return found

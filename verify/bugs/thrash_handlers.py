@@ -20,7 +20,7 @@ def passes_over(sound: Handler) -> Handler:
 
     def serve_one(books: Books, plan: StepPlan, position: int, choose_victim: Any) -> Any:
         wish, _ = running_pass._wish_of_one(books, position)
-        lacks = len(wish.rows) and running_pass._lacks_blocks(books, wish)
+        lacks = len(wish.rows) and running_pass._shortage(books, wish) is not None
         if lacks and books.config.policy == "priority":
             return position + 1
         return sound(books, plan, position, choose_victim)

@@ -11,7 +11,7 @@ from kvproof.verify.bugs import unreported_handlers as handlers
 from kvproof.verify.bugs.bug import Bug, Unplanted, proved
 from kvproof.verify.bugs.explorer_catcher import Explorer
 from kvproof.verify.bugs.injection import bent, dropped, patched, reassigned
-from kvproof.verify.bugs.load_handlers import counts_itself
+from kvproof.verify.bugs.load_handlers import counts_twice
 from kvproof.verify.bugs.run_catchers import Fuzz
 
 
@@ -26,9 +26,9 @@ BUGS = (
         (),
         patched(
             load_admission,
-            "_park_with_claim",
-            "counts a request's own need among that of others",
-            counts_itself,
+            "blocks_for_all_known",
+            "counts a request's own need once more, as that of others",
+            counts_twice,
         ),
         Explorer(),
         "V5",
