@@ -23,6 +23,7 @@ from kvproof.spec.variables import (
     held,
     is_deferring,
     passed,
+    remote,
     status,
     undecided,
 )
@@ -30,6 +31,7 @@ from kvproof.spec.witnesses import SMALL
 
 first = request.index("0")
 second = request.index("1")
+third = request.index("2")
 
 # Without drafts a request may run ahead of its samples.
 AHEAD = {**SMALL, "MAX_DRAFTS": 0}
@@ -448,6 +450,44 @@ EDGE_WITNESSES = (
             ("start_load", 1),
         ),
         ends=all_of(computed[second] == 2, held[second] == 2),
+    ),
+    Witness(
+        "a_load_is_beside_the_most_urgent",
+        "The first to be served is the most urgent, whoever came and was admitted before it.",
+        {**SMALL, "TOTAL_BLOCKS": 4, "MAX_RUNNING": 2},
+        (
+            ("arrive", 0, 1, 2, 2),
+            ("rank", 0, 1, 0),
+            ("arrive", 1, 1, 2, 2),
+            ("rank", 1, 0, 5),
+            ("arrive", 2, 2, 2, 3),
+            ("begin", False),
+            ("admit", 0, 0),
+            ("grow", 0, 1),
+            ("admit", 1, 0),
+            ("grow", 1, 2),
+            ("await_load", 2, 0, 1, 1, 1, 1, 1),
+        ),
+        ends=remote[third] == 1,
+    ),
+    Witness(
+        "a_load_is_beside_the_earliest",
+        "Of equally urgent requests the first to be served came first, though admitted later.",
+        {**SMALL, "TOTAL_BLOCKS": 4, "MAX_RUNNING": 2},
+        (
+            ("arrive", 0, 1, 2, 2),
+            ("rank", 0, 0, 5),
+            ("arrive", 1, 1, 2, 2),
+            ("rank", 1, 0, 0),
+            ("arrive", 2, 2, 2, 3),
+            ("begin", False),
+            ("admit", 0, 0),
+            ("grow", 0, 1),
+            ("admit", 1, 0),
+            ("grow", 1, 2),
+            ("await_load", 2, 0, 1, 1, 1, 1, 1),
+        ),
+        ends=remote[third] == 1,
     ),
     Witness(
         "a_preempted_request_is_loaded_with_one_token",

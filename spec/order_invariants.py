@@ -3,12 +3,12 @@
 So a request is overtaken only by more urgent ones, of which each overtakes it once.
 """
 
-from kvproof.spec.expression import all_of, before, held_before, implies
+from kvproof.spec.expression import all_of, before, held_before, implies, no
 from kvproof.spec.loaded_invariants import starts_to_run
 from kvproof.spec.roles import request, step
 from kvproof.spec.rows import Invariant
 from kvproof.spec.service_order import goes_before
-from kvproof.spec.statuses import RUNNING
+from kvproof.spec.statuses import ABSENT, RUNNING, WAITING
 from kvproof.spec.variables import admissions, arrival, in_turn, preempted, priority, status, turn
 
 r = request.index("r")
@@ -56,6 +56,16 @@ INVARIANTS = (
         ),
         property="V10",
         rule="vllm#41951",
+    ),
+    Invariant(
+        "place_is_given_once",
+        "A request gets its place in the order while it waits to be admitted, and keeps it.",
+        implies(
+            all_of(status[r] != ABSENT, no(held_before(status[r] == WAITING))),
+            all_of(priority[r] == before(priority[r]), arrival[r] == before(arrival[r])),
+        ),
+        property="V10",
+        rule="vLLM Request.__lt__",
     ),
     Invariant(
         "preemption_is_in_turn",

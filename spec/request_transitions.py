@@ -309,7 +309,6 @@ def _back_to_the_queue(need: tuple[Formula, ...]) -> tuple[Assignment, ...]:
         *move_table_to_fence(victim),
         *forget_attempt(victim),
         load_failed[victim].becomes(value=False),
-        in_turn[step].becomes(in_turn[step] + count_if(no(goes_before(victim, needy)))),
         preemptions[victim].becomes(preemptions[victim] + 1),
         running[pool].becomes(running[pool] - 1),
         waiting[pool].becomes(waiting[pool] + 1),
@@ -332,7 +331,10 @@ PREEMPT = Transition(
         last_frame[victim] <= processed[step],
         *does_not_go_before(victim, needy),
     ),
-    effect=_back_to_the_queue(_lacks_blocks(needy)),
+    effect=(
+        *_back_to_the_queue(_lacks_blocks(needy)),
+        in_turn[step].becomes(in_turn[step] + count_if(no(goes_before(victim, needy)))),
+    ),
 )
 
 PREEMPT_AT_WILL = Transition(

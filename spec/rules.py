@@ -74,6 +74,7 @@ ITEMS = (
             "turns_are_dealt",
             "turns_are_past",
             "newcomers_go_last",
+            "place_is_given_once",
             "first_running_goes_on",
         ),
         note="The choice is the runtime's or a policy's, and the row accepts no harmful one",

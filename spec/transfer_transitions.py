@@ -111,7 +111,7 @@ AWAIT_LOAD = Transition(
         known[r] + LOOKAHEAD <= claim * BLOCK_SIZE,
         claims[pool] + claim <= TOTAL_BLOCKS,
         any_of(running[pool] == 0, status[first] == RUNNING),
-        any_of(running[pool] == 0, runners_before(first) == 0),
+        runners_before(first) == 0,
         any_of(
             running[pool] == 0,
             known[first] + LOOKAHEAD <= (held[first] + free[pool] + shared - taken) * BLOCK_SIZE,
