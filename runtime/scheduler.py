@@ -288,6 +288,12 @@ class Scheduler:
         self._books.prefix.events.wanted = True
         return self._books.prefix.events.take()
 
+    def published_hashes(self) -> frozenset[bytes]:
+        """Return the hashes of all prefixes that a request could share now."""
+        if self._books.prefix is None:
+            return _NO_HASHES
+        return frozenset(prefix.digest for _, prefix in self._books.prefix.index)
+
     def running_request_ids(self) -> list[str]:
         """Return the running requests in the order in which a step visits them."""
         return self._books.table.request_ids(self._books.running.rows)
@@ -627,6 +633,7 @@ def _check_pool(config: SchedulerConfig, pool: KVPool | None, debug: bool) -> No
 
 
 _NOBODY: frozenset[str] = frozenset()
+_NO_HASHES: frozenset[bytes] = frozenset()
 _LIVE = (
     Status.WAITING,
     Status.RUNNING,

@@ -127,6 +127,11 @@ class AbortTrials:
             self._connector.close()
         return self._figures()
 
+    @property
+    def steps(self) -> int:
+        """Steps that were scheduled so far."""
+        return self._counts["steps"]
+
     def _finish(self) -> None:
         for _ in range(STEPS_AFTER_MAX):
             if not self.scheduler.has_work():

@@ -155,11 +155,14 @@ def _asked(parameter: NumberParameter | FlagParameter) -> tuple[Expression, ...]
 
 def check_progress(declaration: Declaration) -> list[Result]:
     """Return, for each progress claim, that it is not about nothing, and that it is true."""
-    results = []
+    return list(progress_results(declaration))
+
+
+def progress_results(declaration: Declaration) -> Iterator[Result]:
+    """Yield the same, claim by claim."""
     for progress in declaration.progress:
-        results.append(_can_be_asked(declaration, progress))
-        results.append(_goes_on(declaration, progress))
-    return results
+        yield _can_be_asked(declaration, progress)
+        yield _goes_on(declaration, progress)
 
 
 def _can_be_asked(declaration: Declaration, progress: Progress) -> Result:

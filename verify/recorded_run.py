@@ -13,6 +13,7 @@ from kvproof.verify.victim_rule import VictimRule
 TITLE = "# This program shows the fault:\n"
 _IMPORTS = """\
 from kvproof.runtime import EncoderItem, Profile, Request, Scheduler, SchedulerConfig
+from kvproof.verify.event_replay import EventReplay
 from kvproof.verify.stamping_model import StampingModel
 from kvproof.verify.victim_rule import VictimRule
 
@@ -49,6 +50,7 @@ class RecordedRun:
             f"choose_victim = {victim}",
             "options = dict(kv_pool=model.pool, choose_victim=choose_victim, debug=True)",
             "scheduler = Scheduler(config, **options)",
+            "events = EventReplay(scheduler)",
         ]
 
     def call(self, line: str) -> None:

@@ -97,8 +97,8 @@ class StepClaims:
             return
         order = self.ledger.running
         if self.victim is None and self.scheduler.config.policy == "priority":
-            latest_first = order[::-1]
-            order = sorted(latest_first, key=lambda r: r.urgency)
+            first_of_equals = self.scheduler.config.profile.preempts_first_of_equals
+            order = sorted(order[::-1] if first_of_equals else order, key=lambda r: r.urgency)
         last = {r.name for r in order[len(order) - len(seen) :]}
         self.recorded.equal("output.preempted_req_ids", seen, last)
 

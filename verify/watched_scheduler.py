@@ -13,6 +13,7 @@ from itertools import cycle
 from attrs import frozen
 
 from kvproof.runtime import Explanation, Request, Scheduler, SchedulerConfig, StepOutput
+from kvproof.verify.event_replay import EventReplay
 from kvproof.verify.explanation_claims import check_explanations, check_step
 from kvproof.verify.ledger import Frame, Ledger
 from kvproof.verify.plain_scheduler import PlainScheduler
@@ -66,6 +67,7 @@ class WatchedScheduler:
         self.scheduler = Scheduler(
             config, kv_pool=self.model.pool, choose_victim=victim, debug=True
         )
+        self.events = EventReplay(self.scheduler)
         self.counts: Counter[str] = Counter()
         self.endings: dict[Request, int] = {}
         self.is_broken = False
@@ -285,6 +287,7 @@ class WatchedScheduler:
             self.recorded.call(line)
             yield
             check_state(self.recorded, self.scheduler, self.ledger)
+            self.recorded.equal("events.differences()", self.events.differences(), [])
             if self.plain:
                 check_against_plain(self.recorded, self.scheduler, self.plain)
             if self._explains:

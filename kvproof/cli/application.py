@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kvproof import __version__
+from kvproof.cli.bugs import bugs
 from kvproof.cli.demo import demo
 from kvproof.cli.explain import explain
 from kvproof.cli.explore import explore
@@ -26,6 +27,7 @@ application.command()(spec)
 application.command()(generate)
 application.command()(demo)
 application.command()(replay)
+application.command()(bugs)
 application.command()(explore)
 application.command()(explain)
 application.command()(mutate)
