@@ -24,8 +24,7 @@ def naive_ways(scope: Scope, workload: Workload) -> list[Way]:
 
 
 def _at(scope: Scope, workload: Workload, way: Way) -> Machine:
-    machine = Machine(scope, workload)
-    any(map(machine.follow, way))
+    any(map((machine := Machine(scope, workload)).follow, way))
     return machine
 
 
@@ -52,8 +51,9 @@ def _view(machine: Machine) -> str:
     steps = [(output.num_scheduled_tokens, output.sampled_req_ids) for output in s._in_flight]
     again = [name for name, count in s.statistics().preemptions_by_request.items() if count]
     again += [name for name, row in books.table.row_of.items() if row in books.started_over]
-    failed = [n for n, row in books.table.row_of.items() if books.state.request.load_failed[row]]
-    dropped = books.dropped_until > books.state.step.processed
-    others = books.state.step.capacity_bound, books.state.pool.undecided, dropped
+    reported, failed = books.transfers and books.transfers.failed, books.state.request.load_failed
+    loads = [(n, failed[row], (reported or {}).get(row)) for n, row in books.table.row_of.items()]
+    step, pool = books.state.step, books.state.pool
+    others = step.capacity_bound, pool.undecided, books.dropped_until > step.processed
     fences = [books.state.fence.fence_table.rows[fence].tolist() for fence in books.fences]
-    return repr((people, loading, orders, steps, again, failed, others, fences, s.free_block_ids()))
+    return repr((people, loading, orders, steps, again, loads, others, fences, s.free_block_ids()))
