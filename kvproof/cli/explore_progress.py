@@ -36,8 +36,11 @@ def watched(
     starvation: bool,
 ) -> Exploration:
     """Explore and show how far it is; an interrupt ends it, and what is done is kept."""
+    from kvproof.runtime.profile import Profile
     from kvproof.verify.explorer import explore
+    from kvproof.verify.explorer.pass_lemmas import checks_of_passes
 
+    is_safe = scope.profile == Profile.safe()
     columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(*columns, TextColumn("{task.description}"), console=console, transient=True)
     bar.disable = not console.is_terminal
@@ -46,6 +49,7 @@ def watched(
         try:
             return explore(
                 scope,
+                checks=checks_of_passes() if is_safe else (),
                 jobs=jobs,
                 stop_at_first=first,
                 most_states=most_states,
