@@ -70,7 +70,7 @@ def test_a_loop_that_does_otherwise_is_found(
 def test_the_core_refuses_to_preempt_out_of_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that preempts who is served first does not get past the row."""
     monkeypatch.setattr(scheduler_module, "last_running", first_running)
-    scope = evolve(SCOPE, shapes=(LONG,))
+    scope = evolve(SCOPE, shapes=(LONG,), blocks=4)
     assert {finding.kind for finding in explore(scope).findings} == {Kind.ERROR}
 
 
