@@ -40,7 +40,6 @@ class Bug:
         catcher: the check that is expected to see it.
         breaks: the property that it breaks; see `kvproof.spec.properties`.
         expected: a pattern that something which the check says must match.
-        slow: why it may take more than five seconds; empty if it may not.
 
     """
 
@@ -50,7 +49,6 @@ class Bug:
     catcher: Catcher
     breaks: str
     expected: str
-    slow: str = ""
 
     def recognises(self, sighting: Sighting) -> str | None:
         """Return the first claim that is the expected one, or None if the check saw others."""

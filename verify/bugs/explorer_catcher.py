@@ -38,7 +38,7 @@ class Explorer:
     """
 
     requests: int = 2
-    blocks: int = 5
+    blocks: int = 4
     policy: str = "fcfs"
     in_flight: int = 1
     states: int = 1_000

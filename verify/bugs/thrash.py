@@ -94,7 +94,7 @@ UNPLANTED = (
     Unplanted(
         "G11",
         ("vllm#57413",),
-        "A bound on partial prefills is a wish; without one no property is broken.",
+        "A bound on partial prefills is a wish; without one everybody still comes to an end.",
     ),
     Unplanted("G12", ("vllm#5578",), "Nothing is swapped: a preempted request is computed anew."),
 )
