@@ -22,6 +22,7 @@ class Quantity(StrEnum):
     ANSWER = "the connector has not answered yet"
     LOAD = "its load has not ended"
     RELEASE = "the step defers prefills"
+    TURN = "requests that wait with loaded blocks go first"
 
 
 @define(unsafe_hash=True)  # made for each request that is looked at; a frozen one takes longer
@@ -59,7 +60,7 @@ class Demand:
 
     def __str__(self) -> str:
         """Return rule and arithmetic in words: "admit: 12 blocks needed, 3 free; 9 missing"."""
-        if self.quantity in (Quantity.ANSWER, Quantity.LOAD, Quantity.RELEASE):
+        if self.quantity in (Quantity.ANSWER, Quantity.LOAD, Quantity.RELEASE, Quantity.TURN):
             return f"{self.rule}: {self.quantity}"
         parts = (
             (self.kept, f"{self.kept} kept by the watermark"),
@@ -81,4 +82,5 @@ _SINGULAR = {
 }
 NO_ANSWER = Demand("match", Quantity.ANSWER, 1, 0)
 STILL_LOADING = Demand("promote", Quantity.LOAD, 1, 0)
+LOADED_GO_FIRST = Demand("admit", Quantity.TURN, 1, 0)
 PREFILLS_DEFERRED = Demand("schedule", Quantity.RELEASE, 1, 0)

@@ -14,7 +14,14 @@ from attrs import field, frozen
 from kvproof.core import Status, rows
 from kvproof.runtime import loads
 from kvproof.runtime.books import Books
-from kvproof.runtime.demand import NO_ANSWER, PREFILLS_DEFERRED, STILL_LOADING, Demand, Quantity
+from kvproof.runtime.demand import (
+    LOADED_GO_FIRST,
+    NO_ANSWER,
+    PREFILLS_DEFERRED,
+    STILL_LOADING,
+    Demand,
+    Quantity,
+)
 from kvproof.runtime.encoder_cache import EncoderPlan
 from kvproof.runtime.errors import BrokenInvariant
 from kvproof.runtime.load_admission import still_to_come
@@ -272,6 +279,8 @@ def _admit(books: Books, plan: StepPlan, admission: Admission) -> bool:
     state, row = books.state, admission.start.row
     shared = books.num_shared(admission.start.hits)
     demand = _admission_demand(books, admission, shared + admission.start.held)
+    if _waits_for_loaded(books, row):
+        demand = LOADED_GO_FIRST
     if not demand.fits:
         plan.refused[row] = demand
         return False
@@ -287,6 +296,12 @@ def _admit(books: Books, plan: StepPlan, admission: Admission) -> bool:
     if not done:
         raise BrokenInvariant(f"row {row} has what {demand.rule} asks but may not be admitted.")
     return True
+
+
+def _waits_for_loaded(books: Books, row: int) -> bool:
+    """Return whether requests that wait loaded go before a request that does not."""
+    late = books.config.profile.lets_others_pass_loaded
+    return bool(books.state.pool.loaded) and not (late or books.state.request.cells.landed[row])
 
 
 def _admission_demand(books: Books, admission: Admission, there: int) -> Demand:

@@ -69,7 +69,14 @@ FEW = {
         "wanted": (1, 2),
         "taken": (0, 1),
         "claim": (1, 2),
-    }
+    },
+    "await_load_regardless": {
+        "shared": (-1, 0, 1),
+        "external": (0, 1, 2),
+        "wanted": (1, 2),
+        "reserved": (-1, 0, 1),
+        "claim": (1, 2),
+    },
 }
 
 # How many random runs are made from where the declaration's own runs lead, how many steps each
