@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 
 from kvproof.spec.declaration import Declaration
 from kvproof.spec.rows import Invariant
-from kvproof.spec.walk import cells, speaks_of_before
+from kvproof.spec.walk import speaks_of_before
 from kvproof.verify.program import Run, Steps, program
 from kvproof.verify.simulator import Arguments, Closure, Layout, Move, Simulator, State
 
@@ -107,12 +107,10 @@ class Search:
         least = {constant.name: constant.minimum for constant in declaration.constants}
         given = {name: value for name, value in size.constants.items() if name in least}
         simulator = Simulator(declaration, least | given, size.instances)
-        rows = (simulator.moves(name, size.numbers) for name in declaration.transition)
+        rows = (simulator.possible_moves(name, size.numbers) for name in declaration.transition)
         return cls(
             simulator,
-            tuple(
-                move for move in chain.from_iterable(rows) if _is_ever_enabled(declaration, move)
-            ),
+            tuple(chain.from_iterable(rows)),
             up_to_renaming(declaration, simulator.layout),
             simulator.claims(invariant),
             speaks_of_before(invariant.formula),
@@ -169,12 +167,6 @@ class Search:
             steps.append((move.row, move.arguments))
             came = self.origin[earlier]
         return tuple(reversed(steps))
-
-
-def _is_ever_enabled(declaration: Declaration, move: Move) -> bool:
-    """Return whether the guard's parts that read no state, only arguments, are true."""
-    parts = zip(declaration.complete_transitions[move.row].guard, move.guard, strict=True)
-    return all(holds(()) for part, holds in parts if next(cells(part), None) is None)
 
 
 def up_to_renaming(declaration: Declaration, layout: Layout) -> Callable[[State], State]:

@@ -45,7 +45,7 @@ from kvproof.spec.expression import (
 )
 from kvproof.spec.rows import Invariant, Transition
 from kvproof.spec.text import text
-from kvproof.spec.walk import AnyCell, children, speaks_of_before
+from kvproof.spec.walk import AnyCell, cells, children, speaks_of_before
 
 State = tuple[int, ...]
 Arguments = tuple[int, ...]
@@ -183,6 +183,18 @@ class Simulator:
 
         Where they are not given, numbers go from 1 to the largest constant.
         """
+        return (self.move(name, arguments) for arguments in self._choices(name, numbers))
+
+    def possible_moves(self, name: str, numbers: Iterable[int] | None = None) -> Iterator[Move]:
+        """Yield those of `moves` whose guards do not fail for their arguments alone."""
+        row = self._row(name)
+        parts = [part for part in row.guard if next(cells(part), None) is None]
+        for arguments in self._choices(name, numbers):
+            bound = _bind(row, arguments)
+            if all(self._compiler.of(part, bound)(()) for part in parts):
+                yield self.move(name, arguments)
+
+    def _choices(self, name: str, numbers: Iterable[int] | None) -> Iterator[Arguments]:
         domain = tuple(range(1, max(self.constants.values()) + 1) if numbers is None else numbers)
         choices: list[Iterable[int]] = []
         for parameter in self._row(name).parameters:
@@ -190,7 +202,7 @@ class Simulator:
                 choices.append(self.layout.numbers[parameter.role])
             else:
                 choices.append((False, True) if isinstance(parameter, FlagParameter) else domain)
-        return (self.move(name, arguments) for arguments in product(*choices))
+        return product(*choices)
 
     def enabled(self, name: str, numbers: Iterable[int] | None = None) -> Iterator[Arguments]:
         """Yield the arguments with which a row can happen now; see `moves` for `numbers`."""
