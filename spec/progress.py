@@ -497,7 +497,6 @@ PROGRESS = (
         rows=(
             "grow",
             "schedule",
-            "drain",
             "finish_stopped",
             "finish_length",
             "preempt",
@@ -549,6 +548,7 @@ PROGRESS = (
             pinned[e] == 0,
         ),
         rows=("abort",),
+        uses=(),
         property="V7",
     ),
     Progress(

@@ -14,12 +14,14 @@ from operator import itemgetter
 from attrs import define, field, frozen
 
 from kvproof.spec.declaration import Declaration
+from kvproof.spec.derive import written
 from kvproof.spec.rows import Invariant
-from kvproof.spec.walk import speaks_of_before
+from kvproof.spec.walk import cells, speaks_of_before
 from kvproof.verify.program import Run, Steps, program
 from kvproof.verify.simulator import Arguments, Closure, Layout, Move, Simulator, State
 
 SECONDS = 1.5
+ORDER = {"priority", "arrival"}
 
 
 @frozen
@@ -107,7 +109,8 @@ class Search:
         least = {constant.name: constant.minimum for constant in declaration.constants}
         given = {name: value for name, value in size.constants.items() if name in least}
         simulator = Simulator(declaration, least | given, size.instances)
-        rows = (simulator.possible_moves(name, size.numbers) for name in declaration.transition)
+        names = _rows_that_matter(declaration, invariant, row_name)
+        rows = (simulator.possible_moves(name, size.numbers) for name in names)
         return cls(
             simulator,
             tuple(chain.from_iterable(rows)),
@@ -167,6 +170,21 @@ class Search:
             steps.append((move.row, move.arguments))
             came = self.origin[earlier]
         return tuple(reversed(steps))
+
+
+def _rows_that_matter(
+    declaration: Declaration, invariant: Invariant, row_name: str
+) -> Iterator[str]:
+    """Yield the rows to search with, for each one more multiplies the states.
+
+    Left out are rows of the reference, and those that only order requests, unless the fault is
+    about them.
+    """
+    read = {cell.variable for cell in cells(invariant.formula)}
+    for name, row in declaration.complete_transitions.items():
+        orders_only = written(row) <= ORDER and not read & ORDER
+        if name == row_name or not (row.breaks or orders_only):
+            yield name
 
 
 def up_to_renaming(declaration: Declaration, layout: Layout) -> Callable[[State], State]:

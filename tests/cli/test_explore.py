@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from typer.testing import CliRunner, Result
 
 from kvproof.cli.application import application
@@ -112,7 +113,8 @@ def test_writes_what_can_be_written(tmp_path: Path) -> None:
 def test_says_what_a_recorder_cannot_be_told() -> None:
     """A livelock of loads that fail again and again needs more than one load."""
     shape = Shape(prompt=3, max_tokens=1, offers=(2,))
-    scope = Scope(requests=1, blocks=2, shapes=(shape,))
+    profile = evolve(Profile(), repeats_failed_loads=True)
+    scope = Scope(requests=1, blocks=2, shapes=(shape,), profile=profile)
     (finding, *_) = explore(scope).findings
     with pytest.raises(recorded_workload.NotSayableError, match=r"twice|after its load"):
         recorded_workload.recorded_workload(scope, finding)

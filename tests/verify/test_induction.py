@@ -119,7 +119,7 @@ def test_a_dropped_guard_breaks_an_invariant(row: str, guard: int, broken: str) 
         ("share", 5, "share keeps entries_are_unique"),
         ("accept", 2, "accept keeps drafts_are_tried_once"),
         ("dispatch", 3, "dispatch keeps tokens_in_order"),
-        ("park_session", 11, "park_session keeps stale_is_in_flight"),
+        ("park_session", 12, "park_session keeps stale_is_in_flight"),
         ("release", 1, "release keeps idle_slots_are_counted"),
         ("park_session", 7, "park_session keeps released_is_behind"),
         ("drain", 2, "drain keeps references_are_exact"),

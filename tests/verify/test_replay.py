@@ -227,7 +227,7 @@ def the_first_is_the_victim(patch: pytest.MonkeyPatch) -> None:
 
 def the_most_urgent_is_the_victim(patch: pytest.MonkeyPatch) -> None:
     """Preempt the request that is visited first, not the least urgent."""
-    patch.setattr("kvproof.runtime.scheduler.least_urgent", lambda view: int(view.rows[0]))
+    patch.setattr("kvproof.runtime.scheduler.first_of_least_urgent", lambda view: int(view.rows[0]))
 
 
 def victims_go_to_the_back(patch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def test_no_blank_is_left_unexplained() -> None:
     lines = unstated(Report(SCHEDULER, [result(PROVED)]))
 
     assert [line.split()[0] for line in lines] == [p.name for p in PROPERTIES if p.name != "S1"]
-    assert "V5  comes with the proofs of liveness" in lines
+    assert "V11 comes with data parallelism" in lines
     assert all(len(line.split()) > 1 for line in lines)
 
 

@@ -271,7 +271,7 @@ FAULTS: list[tuple[Plant, Configurations, type[Exception], str, bool]] = [
         False,
     ),
     (tables_are_read_late, workload.crowded, ValueError, "null block", False),
-    (least_urgent_is_spared, workload.crowded, Disagreement, "output.preempted_req_ids", False),
+    (least_urgent_is_spared, workload.crowded, BrokenInvariant, "may not be preempted", False),
     (
         throttle_is_ignored,
         workload.crowded,

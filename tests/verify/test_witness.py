@@ -39,7 +39,10 @@ def test_refused_step_is_named() -> None:
     """Where a row may no longer happen, the step, the false part of the guard and the run show."""
     row = evolve(SCHEDULER.transition["admit"], source=(WAITING,))
     found = faults(SCHEDULER.with_transition(row))
-    assert list(found) == ["a_preempted_request_is_admitted_again"]
+    assert list(found) == [
+        "a_preempted_request_is_admitted_again",
+        "a_preempted_request_is_not_loaded",
+    ]
     fault = found["a_preempted_request_is_admitted_again"]
     assert fault.row == "admit"
     assert fault.explanation.startswith("step 34 of a_preempted_request_is_admitted_again: ")
