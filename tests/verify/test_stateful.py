@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis.strategies import SearchStrategy
 
 from kvproof.core import State
@@ -254,6 +255,13 @@ def throttle_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 Configurations = SearchStrategy[SchedulerConfig]
+
+
+def urgent(configurations: Configurations) -> Configurations:
+    """Return the same by priority, where a victim has often been scheduled already."""
+    return configurations.map(lambda config: evolve(config, policy="priority"))
+
+
 # Only those that shrink within seconds are shrunk here.
 FAULTS: list[tuple[Plant, Configurations, type[Exception], str, bool]] = [
     (fence_forgets_a_block, workload.crowded, BrokenInvariant, "references_are_exact", True),
@@ -284,13 +292,13 @@ FAULTS: list[tuple[Plant, Configurations, type[Exception], str, bool]] = [
     (hash_ignores_the_items, workload.everything, StaleRead, "would read slot", False),
     (victim_keeps_its_drafts, workload.drafting, BrokenInvariant, "waiting_starts_over", False),
     (entry_is_released_too_early, workload.encoding, Disagreement, "mm_hashes", False),
-    (victim_leaves_an_entry, workload.encoding, Disagreement, "mm_hashes", False),
+    (victim_leaves_an_entry, urgent(workload.encoding), Disagreement, "mm_hashes", False),
     (entry_is_never_released, workload.encoding, Frozen, "encode: .* embeddings? needed", False),
     (half_read_repeat_is_dropped, workload.cramped, Disagreement, "mm_hashes", False),
     (blocks_come_back_early, workload.in_flight, Disagreement, "fenced", False),
     (entry_is_released_ahead, workload.in_flight, BrokenInvariant, "may not release", False),
     (flying_victim_is_preempted, workload.in_flight, BrokenInvariant, "not be preempted", False),
-    (left_block_is_forgotten, workload.in_flight, Disagreement, "block_ids", False),
+    (left_block_is_forgotten, urgent(workload.in_flight), Disagreement, "block_ids", False),
 ]
 
 
