@@ -16,7 +16,7 @@ from kvproof.core import State
 from kvproof.core.arrays import Integers
 from kvproof.core.tables import Tables
 from kvproof.runtime.books import Books
-from kvproof.runtime.connector import NOTHING_HAPPENED, TransferReport
+from kvproof.runtime.silent_connector import SilentConnector
 from kvproof.runtime.transfers import Answer
 from kvproof.runtime.waiting_queue import OrderedQueue
 
@@ -74,7 +74,7 @@ def _copy_columns(old: Any, fresh: Any) -> None:
 
 
 @frozen
-class LastAnswers:
+class LastAnswers(SilentConnector):
     """A connector that says again what another one said last, and loads nothing.
 
     Of a request that the other has not been asked about, or could not answer for, it says so too.
@@ -102,35 +102,3 @@ class LastAnswers:
             return None, False
         end = min(answer.end, num_tokens - (0 if answer.is_async else 1))
         return max(end - num_computed_tokens, 0), answer.is_async
-
-    def allocated(
-        self, request_id: str, block_ids: Sequence[int], first_token: int, num_tokens: int
-    ) -> None:
-        """Do nothing."""
-
-    def written(self, block_hashes: Sequence[bytes], block_ids: Sequence[int]) -> None:
-        """Do nothing."""
-
-    def evicted(self, block_hashes: Sequence[bytes], block_ids: Sequence[int]) -> None:
-        """Do nothing."""
-
-    def preempted(self, request_id: str, block_ids: Sequence[int]) -> None:
-        """Do nothing."""
-
-    def finished(self, request_id: str, block_ids: Sequence[int]) -> bool:
-        """Return False: no request ends in a pass."""
-        return False
-
-    def aborted(self, request_id: str) -> None:
-        """Do nothing."""
-
-    def poll(self) -> TransferReport:
-        """Return that nothing has happened."""
-        return NOTHING_HAPPENED
-
-    def has_pending_transfers(self) -> bool:
-        """Return False."""
-        return False
-
-    def close(self) -> None:
-        """Do nothing."""

@@ -16,6 +16,7 @@ from kvproof.spec.expression import (
     no,
     total,
 )
+from kvproof.spec.moves import is_parked_to_be_loaded, starts_to_run
 from kvproof.spec.roles import BLOCK_SIZE, LOOKAHEAD, TOTAL_BLOCKS, pool, request, step
 from kvproof.spec.rows import Invariant
 from kvproof.spec.service_order import goes_before
@@ -50,18 +51,6 @@ x = request.index("x")
 def is_loaded_or_waits_loaded(owner: Index) -> Formula:
     """Return whether a request holds blocks that nobody can take from it."""
     return any_of(status[owner] == WAITING_FOR_REMOTE_KVS, landed[owner])
-
-
-def _is_parked_to_be_loaded() -> Formula:
-    return all_of(
-        no(held_before(status[r] == WAITING_FOR_REMOTE_KVS)),
-        status[r] == WAITING_FOR_REMOTE_KVS,
-    )
-
-
-def starts_to_run() -> Formula:
-    """Return whether a row admits the request `r`."""
-    return all_of(no(held_before(status[r] == RUNNING)), status[r] == RUNNING)
 
 
 def _goes_first_alone() -> Formula:
@@ -131,7 +120,7 @@ INVARIANTS = (
         "loaded_go_first",
         "While a request waits with loaded blocks, nobody without them starts to run.",
         implies(
-            all_of(starts_to_run(), no(held_before(landed[r]))),
+            all_of(starts_to_run(r), no(held_before(landed[r]))),
             before(loaded[pool]) == 0,
         ),
         property="V4",
@@ -141,7 +130,7 @@ INVARIANTS = (
         "load_leaves_room",
         "A load leaves to the request that is served first what its known tokens still need.",
         implies(
-            all_of(_is_parked_to_be_loaded(), _goes_first_alone()),
+            all_of(is_parked_to_be_loaded(r), _goes_first_alone()),
             known[s] + LOOKAHEAD + remote[r] <= (held[s] + _blocks_to_be_had()) * BLOCK_SIZE,
         ),
         property="V6",
@@ -167,7 +156,7 @@ INVARIANTS = (
     Invariant(
         "failed_load_is_not_repeated",
         "A request whose load has failed is not loaded again in the same attempt.",
-        implies(_is_parked_to_be_loaded(), no(held_before(load_failed[r]))),
+        implies(is_parked_to_be_loaded(r), no(held_before(load_failed[r]))),
         property="V1",
         rule="vllm#53250; vllm#57841",
     ),

@@ -4,7 +4,7 @@ So a request is overtaken only by more urgent ones, of which each overtakes it o
 """
 
 from kvproof.spec.expression import all_of, before, held_before, implies, no
-from kvproof.spec.loaded_invariants import starts_to_run
+from kvproof.spec.moves import starts_to_run
 from kvproof.spec.roles import request, step
 from kvproof.spec.rows import Invariant
 from kvproof.spec.service_order import goes_before
@@ -20,7 +20,7 @@ INVARIANTS = (
         "Each admission has the next number, and no two have the same.",
         all_of(
             implies(
-                starts_to_run(),
+                starts_to_run(r),
                 all_of(
                     turn[r] == admissions[step],
                     admissions[step] == before(admissions[step]) + 1,
@@ -46,7 +46,7 @@ INVARIANTS = (
         "Who starts to run is served after all that run already and are as urgent.",
         implies(
             all_of(
-                starts_to_run(),
+                starts_to_run(r),
                 held_before(status[s] == RUNNING),
                 status[s] == RUNNING,
                 priority[s] == priority[r],

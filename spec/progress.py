@@ -1,7 +1,7 @@
 """Why the scheduler goes on: what the configuration must satisfy, what falls, what is enabled."""
 
 from kvproof.spec.expression import Formula, Number, all_of, any_of, choose, count_if, no, total
-from kvproof.spec.request_transitions import needy, victim
+from kvproof.spec.request_transitions import needy, vacant, victim
 from kvproof.spec.roles import (
     BLOCK_SIZE,
     ENCODER_SLOTS,
@@ -212,8 +212,7 @@ MEASURES = (
     Measure(
         "blocks_nobody_gives_back",
         "Blocks of those that do not run, and of fences that wait for a transfer.",
-        total(x, choose(status[x] == RUNNING, 0, held[x]))
-        + total(g, choose(pinned[g] >= 1, fenced[g], 0)),
+        blocks_nobody_gives_back(),
         lowered_by=("admit_landed", "admit_landed_chunk"),
         raised_by=("grow_for_load", "share", "pin"),
         property="V3",
@@ -399,8 +398,7 @@ PROGRESS = (
             budget_left[step] == TOKEN_BUDGET,
             preempted[step] == 0,
             total(x, items_held[x]) == 0,
-            fenced[e] == 0,
-            pinned[e] == 0,
+            *vacant(e),
         ),
         rows=(
             "admit",
@@ -441,8 +439,7 @@ PROGRESS = (
             budget_left[step] == TOKEN_BUDGET,
             total(x, items_held[x]) == 0,
             known[u] + LOOKAHEAD <= (TOTAL_BLOCKS - blocks_nobody_gives_back()) * BLOCK_SIZE,
-            fenced[e] == 0,
-            pinned[e] == 0,
+            *vacant(e),
         ),
         rows=("grow", "schedule", "drain", "finish_stopped", "finish_length", "preempt"),
         fixed={"grow": {"r": u}, "schedule": {"r": u}, "preempt": {"needy": u}},
@@ -491,8 +488,7 @@ PROGRESS = (
             budget_left[step] == TOKEN_BUDGET,
             preempted[step] == 0,
             total(x, items_held[x]) == 0,
-            fenced[e] == 0,
-            pinned[e] == 0,
+            *vacant(e),
         ),
         rows=(
             "grow",
@@ -531,7 +527,7 @@ PROGRESS = (
         "parked_request_has_an_exit",
         "A parked request can be sent on its way again, or aborted, whatever else is the case.",
         (u, e),
-        all_of(parked(status[u]), fenced[e] == 0, pinned[e] == 0),
+        all_of(parked(status[u]), *vacant(e)),
         rows=("abort",),
         uses=("only_running_uses_entries", "only_running_is_scheduled", "scheduled_minimum"),
         property="V7",
@@ -544,8 +540,7 @@ PROGRESS = (
             live(status[u]),
             scheduled[u] == 0,
             items_held[u] == 0,
-            fenced[e] == 0,
-            pinned[e] == 0,
+            *vacant(e),
         ),
         rows=("abort",),
         uses=(),
@@ -575,8 +570,7 @@ PROGRESS = (
         all_of(
             status[u] == WAITING_FOR_REMOTE_KVS,
             any_of(loading[u], remote[u] == 0),
-            fenced[e] == 0,
-            pinned[e] == 0,
+            *vacant(e),
         ),
         rows=("land", "start_over", "start_over_preempted"),
         uses=("preemptions_minimum",),

@@ -14,6 +14,7 @@ from kvproof.spec.expression import (
     larger,
     no,
 )
+from kvproof.spec.moves import starts_to_run
 from kvproof.spec.roles import (
     BLOCK_SIZE,
     LOOKAHEAD,
@@ -111,10 +112,6 @@ def _is_as_it_was() -> Formula:
         *(held_before(flag[r]) == flag[r] for flag in (decoding, stopped, loading, landed)),
         items_held[r] == before(items_held[r]),
     )
-
-
-def _becomes_running() -> Formula:
-    return all_of(no(held_before(status[r] == RUNNING)), status[r] == RUNNING)
 
 
 def _slots_to_be_had() -> Number:
@@ -481,14 +478,14 @@ INVARIANTS = (
     Invariant(
         "admission_fits",
         "A request starts to run only if all its known tokens fit into the free blocks.",
-        implies(_becomes_running(), known[r] + LOOKAHEAD <= _slots_to_be_had()),
+        implies(starts_to_run(r), known[r] + LOOKAHEAD <= _slots_to_be_had()),
         property="S8",
         rule="vllm#11565",
     ),
     Invariant(
         "admission_starts",
         "A request starts to run only if at least one token fits into free blocks and hits.",
-        implies(_becomes_running(), _slots_to_be_had() >= 1 + LOOKAHEAD),
+        implies(starts_to_run(r), _slots_to_be_had() >= 1 + LOOKAHEAD),
         property="S8",
         rule="vLLM KVCacheManager.allocate_slots",
     ),
@@ -496,7 +493,7 @@ INVARIANTS = (
         "admission_keeps_the_watermark",
         "While others run, an admission leaves the watermark free.",
         implies(
-            all_of(_becomes_running(), before(running[pool]) >= 1),
+            all_of(starts_to_run(r), before(running[pool]) >= 1),
             known[r] + LOOKAHEAD + WATERMARK * BLOCK_SIZE <= _slots_to_be_had(),
         ),
         property="S8",
@@ -506,7 +503,7 @@ INVARIANTS = (
         "start_keeps_the_watermark",
         "While others run, an admission leaves the watermark free, at least for its first token.",
         implies(
-            all_of(_becomes_running(), before(running[pool]) >= 1),
+            all_of(starts_to_run(r), before(running[pool]) >= 1),
             _slots_to_be_had() >= 1 + LOOKAHEAD + WATERMARK * BLOCK_SIZE,
         ),
         property="S8",
@@ -517,7 +514,7 @@ INVARIANTS = (
         "A request starts to run, or skips computing tokens, only while a step is open.",
         implies(
             any_of(
-                _becomes_running(),
+                starts_to_run(r),
                 all_of(
                     held_before(status[r] == RUNNING),
                     status[r] == RUNNING,

@@ -303,6 +303,13 @@ PREEMPTION_IS_POSSIBLE = (
 )
 
 
+QUIET_AND_NEEDED = (
+    *_lacks_blocks(needy),
+    *PREEMPTION_IS_POSSIBLE,
+    last_frame[victim] <= processed[step],
+)
+
+
 def _back_to_the_queue(need: tuple[Formula, ...]) -> tuple[Assignment, ...]:
     """Return what a preemption does; it counts as needed if there is the need for it."""
     return (
@@ -325,12 +332,7 @@ PREEMPT = Transition(
     subject=victim,
     source=(RUNNING,),
     target=PREEMPTED,
-    guard=(
-        *_lacks_blocks(needy),
-        *PREEMPTION_IS_POSSIBLE,
-        last_frame[victim] <= processed[step],
-        *does_not_go_before(victim, needy),
-    ),
+    guard=(*QUIET_AND_NEEDED, *does_not_go_before(victim, needy)),
     effect=(
         *_back_to_the_queue(_lacks_blocks(needy)),
         in_turn[step].becomes(in_turn[step] + count_if(no(goes_before(victim, needy)))),
@@ -345,11 +347,7 @@ PREEMPT_AT_WILL = Transition(
     subject=victim,
     source=(RUNNING,),
     target=PREEMPTED,
-    guard=(
-        *_lacks_blocks(needy),
-        *PREEMPTION_IS_POSSIBLE,
-        last_frame[victim] <= processed[step],
-    ),
+    guard=QUIET_AND_NEEDED,
     effect=_back_to_the_queue(_lacks_blocks(needy)),
     breaks=("preemption_is_in_turn",),
 )

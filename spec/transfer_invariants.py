@@ -1,6 +1,7 @@
 """What is always true of transfers, and of the requests and fences that wait for one."""
 
 from kvproof.spec.expression import all_of, any_of, before, held_before, implies, larger, no
+from kvproof.spec.moves import is_parked_to_be_loaded
 from kvproof.spec.roles import BLOCK_SIZE, WATERMARK, block, fence, pool, request, step
 from kvproof.spec.rows import Invariant
 from kvproof.spec.statuses import (
@@ -168,10 +169,7 @@ INVARIANTS = (
         "preempting_step_loads_nobody",
         "A step that has preempted parks nobody to be loaded.",
         implies(
-            all_of(
-                no(held_before(status[r] == WAITING_FOR_REMOTE_KVS)),
-                status[r] == WAITING_FOR_REMOTE_KVS,
-            ),
+            is_parked_to_be_loaded(r),
             before(preempted[step]) == 0,
         ),
         property="V6",
@@ -181,10 +179,7 @@ INVARIANTS = (
         "load_fits",
         "A load is admitted only if what it brings fits into free blocks and hits.",
         implies(
-            all_of(
-                no(held_before(status[r] == WAITING_FOR_REMOTE_KVS)),
-                status[r] == WAITING_FOR_REMOTE_KVS,
-            ),
+            is_parked_to_be_loaded(r),
             remote[r] <= (before(free[pool]) + credit[step] - before(credit[step])) * BLOCK_SIZE,
         ),
         property="S8",
@@ -195,8 +190,7 @@ INVARIANTS = (
         "While others run, a load that is admitted leaves the watermark free.",
         implies(
             all_of(
-                no(held_before(status[r] == WAITING_FOR_REMOTE_KVS)),
-                status[r] == WAITING_FOR_REMOTE_KVS,
+                is_parked_to_be_loaded(r),
                 before(running[pool]) >= 1,
             ),
             remote[r] + WATERMARK * BLOCK_SIZE
@@ -209,10 +203,7 @@ INVARIANTS = (
         "parks_for_a_load",
         "A request is parked to be loaded only if there is a token to load.",
         implies(
-            all_of(
-                no(held_before(status[r] == WAITING_FOR_REMOTE_KVS)),
-                status[r] == WAITING_FOR_REMOTE_KVS,
-            ),
+            is_parked_to_be_loaded(r),
             remote[r] >= 1,
         ),
         property="V7",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +12,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kvproof.cli.options import JOBS, Jobs, require_folder
+
 if TYPE_CHECKING:
     from kvproof.verify.bugs.bug import Bug
     from kvproof.verify.bugs.examine import Finding
-
-JOBS_MAX = 8
 
 
 def bugs(
@@ -32,13 +31,10 @@ def bugs(
         Path | None,
         typer.Option("--json", metavar="FILE", dir_okay=False, help="Write the findings as JSON."),
     ] = None,
-    jobs: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Processes; by default one for each core.")
-    ] = min(os.cpu_count() or 1, JOBS_MAX),
+    jobs: Jobs = JOBS,
 ) -> None:
     """Plant public faults: 0 all caught, 1 one missed or a control not silent, 2 usage."""
-    if json_file is not None and not json_file.parent.is_dir():
-        raise typer.BadParameter(f"the folder {json_file.parent} does not exist; make it first.")
+    require_folder(json_file)
     from kvproof.verify.bugs import report
     from kvproof.verify.bugs.table import UNPLANTED, chosen
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from kvproof.cli.replay import ProfileName, profile_of
+from kvproof.cli.options import ProfileName, profile_of
 
 if TYPE_CHECKING:
     from kvproof.verify.recording import Recording

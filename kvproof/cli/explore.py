@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from kvproof.cli.replay import ProfileName, profile_of
+from kvproof.cli.options import JOBS, Jobs, ProfileName, profile_of, require_folder
 
 if TYPE_CHECKING:
     from kvproof.verify.explorer import Exploration, Explored, Scope
 
-JOBS_MAX = 8
 REQUESTS_MAX = 8
 
 
@@ -51,9 +49,7 @@ def explore(
         Path | None,
         typer.Option(metavar="DIR", file_okay=False, help="Write freezes there as recordings."),
     ] = None,
-    jobs: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Processes; by default one for each core.")
-    ] = min(os.cpu_count() or 1, JOBS_MAX),
+    jobs: Jobs = JOBS,
 ) -> None:
     """Explore the runtime: 0 nothing found, 1 a fault, 3 not all was explored, 2 usage."""
     from kvproof.verify.explorer import Scope
@@ -61,8 +57,7 @@ def explore(
     if policy not in ("fcfs", "priority"):
         raise typer.BadParameter(f"{policy!r} is no policy; give fcfs or priority.")
     for file in (json_file, resume):
-        if file is not None and not file.parent.is_dir():
-            raise typer.BadParameter(f"the folder {file.parent} does not exist; make it first.")
+        require_folder(file)
     scope = Scope(
         profile=profile_of(profile),
         policy=policy,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +11,12 @@ import typer
 from rich.console import Console
 
 from kvproof.cli.declared import declared
+from kvproof.cli.options import JOBS, Jobs, require_folder
 
 if TYPE_CHECKING:
     from kvproof.spec.declaration import Declaration
     from kvproof.verify.mutation.plan import Choice
     from kvproof.verify.mutation.score import Score
-
-JOBS_MAX = 8
 
 
 def mutate(
@@ -32,13 +30,10 @@ def mutate(
         Path | None,
         typer.Option("--json", metavar="FILE", dir_okay=False, help="Write the score as JSON."),
     ] = None,
-    jobs: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Processes; by default one for each core.")
-    ] = min(os.cpu_count() or 1, JOBS_MAX),
+    jobs: Jobs = JOBS,
 ) -> None:
     """Plant faults: 0 each is noticed or justified, 1 one survives, 3 one is unknown, 2 usage."""
-    if json_file is not None and not json_file.parent.is_dir():
-        raise typer.BadParameter(f"the folder {json_file.parent} does not exist; make it first.")
+    require_folder(json_file)
     from kvproof.verify.mutation import score
     from kvproof.verify.mutation.plan import Choice, Side
 

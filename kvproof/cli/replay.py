@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from kvproof.cli.options import ProfileName, profile_of
+
 if TYPE_CHECKING:
     from kvproof.cli.replay_files import Replayed
-    from kvproof.runtime.profile import Profile
-
-
-class ProfileName(StrEnum):
-    """Whose rules the runtime follows."""
-
-    VLLM_0_25_1 = "vllm-0.25.1"
-    SAFE = "safe"
 
 
 def replay(
@@ -49,13 +42,6 @@ def replay(
         raise typer.BadParameter(str(error)) from error
     _show(console, replayed, time.perf_counter() - start)
     raise typer.Exit(1 if replayed[-1].difference else 0)
-
-
-def profile_of(name: ProfileName) -> Profile:
-    """Return the profile of a name."""
-    from kvproof.runtime.profile import Profile
-
-    return Profile.vllm_0_25_1() if name is ProfileName.VLLM_0_25_1 else Profile.safe()
 
 
 def _show(console: Console, replayed: list[Replayed], seconds: float) -> None:

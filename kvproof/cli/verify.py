@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,12 +11,11 @@ import typer
 from rich.console import Console
 
 from kvproof.cli.declared import declared
+from kvproof.cli.options import JOBS, Jobs, require_folder
 
 if TYPE_CHECKING:
     from kvproof.spec.declaration import Declaration
     from kvproof.verify.report import Report
-
-JOBS_MAX = 8
 
 
 def verify(
@@ -28,13 +26,11 @@ def verify(
         Path | None,
         typer.Option("--json", metavar="FILE", dir_okay=False, help="Write the results as JSON."),
     ] = None,
-    jobs: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Processes; by default one for each core.")
-    ] = min(os.cpu_count() or 1, JOBS_MAX),
+    jobs: Jobs = JOBS,
     solver: Annotated[str, typer.Option(metavar="z3|cvc5", help="Who decides.")] = "z3",
 ) -> None:
     """Prove the declaration: 0 all proved, 1 something refuted, 3 something unknown, 2 usage."""
-    _require_folder(json_file)
+    require_folder(json_file)
     _require_solver(solver)
     from kvproof.verify import report
 
@@ -62,11 +58,6 @@ def _report(
     if not results:
         raise typer.BadParameter(f"{only!r} is no part of any name, property, row or method.")
     return Report(declaration, results, time.perf_counter() - start, complete=not only)
-
-
-def _require_folder(file: Path | None) -> None:
-    if file is not None and not file.parent.is_dir():
-        raise typer.BadParameter(f"the folder {file.parent} does not exist; make it first.")
 
 
 def _require_solver(name: str) -> None:

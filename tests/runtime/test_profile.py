@@ -232,18 +232,22 @@ def test_reuses_in_flight(early: bool, free: int) -> None:
     assert target.statistics().num_free_blocks == 4
 
 
-@pytest.mark.parametrize(("late", "served"), [(True, []), (False, ["low"])])
-@pytest.mark.rule("9", "vllm#45406", "vllm#57841")
-def test_promotes_at_scan(late: bool, served: list[str]) -> None:
-    """Behind a head that does not fit nobody sees that a load ended (vllm#45406, vllm#57841)."""
+def served_once_loaded(rules: dict[str, Any]) -> list[str]:
+    """Return whom a step serves when a load has ended, and a more urgent request does not fit."""
     remote = {"low": RemoteKV(tokens=8), "high": RemoteKV()}
-    target = loading({"promotes_at_scan": late}, 9, remote, policy="priority")
+    target = loading(rules, 9, remote, policy="priority")
     target.add_request(request("low", 24, priority=2))
     ended(target)
     target.add_request(request("high", 28, priority=1))
     ended(target, received=["low"])
+    return step(target).req_ids
 
-    assert step(target).req_ids == served
+
+@pytest.mark.parametrize(("late", "served"), [(True, []), (False, ["low"])])
+@pytest.mark.rule("9", "vllm#45406", "vllm#57841")
+def test_promotes_at_scan(late: bool, served: list[str]) -> None:
+    """Behind a head that does not fit nobody sees that a load ended (vllm#45406, vllm#57841)."""
+    assert served_once_loaded({"promotes_at_scan": late}) == served
 
 
 @pytest.mark.parametrize(
@@ -301,14 +305,7 @@ def test_ignores_lookahead_of_loads(ignored: bool, loads: int) -> None:
 @pytest.mark.rule("9", "vllm#45406", "vllm#57841")
 def test_lets_others_pass_loaded(late: bool, served: list[str]) -> None:
     """A loaded request waits behind one that needs its blocks (vllm#45406, vllm#57841)."""
-    remote = {"low": RemoteKV(tokens=8), "high": RemoteKV()}
-    target = loading({"lets_others_pass_loaded": late}, 9, remote, policy="priority")
-    target.add_request(request("low", 24, priority=2))
-    ended(target)
-    target.add_request(request("high", 28, priority=1))
-    ended(target, received=["low"])
-
-    assert step(target).req_ids == served
+    assert served_once_loaded({"lets_others_pass_loaded": late}) == served
 
 
 @pytest.mark.parametrize(

@@ -4,63 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from kvproof.runtime.connector import NOTHING_HAPPENED, TransferReport
+from kvproof.runtime.silent_connector import SilentConnector
 from kvproof.verify.explorer.events import Answer
 
 Options = Callable[[str, int, int], Sequence[tuple[int | None, bool]]]
 
 
-class SilentConnector:
+class KeepingConnector(SilentConnector):
     """Loads nothing and keeps what it is told to; whoever drives it says when transfers end."""
 
     def __init__(self, keeps: Collection[str] = ()) -> None:
         """Keep the blocks of these requests until they are sent."""
         self._keeps = frozenset(keeps)
 
-    def match(
-        self,
-        request_id: str,
-        block_hashes: Sequence[bytes],
-        num_tokens: int,
-        num_computed_tokens: int,
-    ) -> tuple[int | None, bool]:
-        """Return that nothing can be loaded."""
-        return 0, False
-
     def finished(self, request_id: str, block_ids: Sequence[int]) -> bool:
         """Return whether the blocks are kept."""
         return request_id in self._keeps
 
-    def allocated(
-        self, request_id: str, block_ids: Sequence[int], first_token: int, num_tokens: int
-    ) -> None:
-        """Do nothing."""
 
-    def written(self, block_hashes: Sequence[bytes], block_ids: Sequence[int]) -> None:
-        """Do nothing."""
-
-    def evicted(self, block_hashes: Sequence[bytes], block_ids: Sequence[int]) -> None:
-        """Do nothing."""
-
-    def preempted(self, request_id: str, block_ids: Sequence[int]) -> None:
-        """Do nothing."""
-
-    def aborted(self, request_id: str) -> None:
-        """Do nothing."""
-
-    def poll(self) -> TransferReport:
-        """Return nothing: reports are given by hand."""
-        return NOTHING_HAPPENED
-
-    def has_pending_transfers(self) -> bool:
-        """Return False: whoever gives reports knows."""
-        return False
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class ScriptedConnector(SilentConnector):
+class ScriptedConnector(KeepingConnector):
     """Answers with one of several options, and tells how many there were.
 
     Attributes:
@@ -108,7 +70,7 @@ class ScriptedConnector(SilentConnector):
         return tokens, is_asynchronous
 
 
-class AnsweringConnector(SilentConnector):
+class AnsweringConnector(KeepingConnector):
     """Gives each request the next of the answers that are meant for it, or has nothing."""
 
     answers: Sequence[Answer] = ()
