@@ -7,20 +7,10 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from kvproof.spec.scheduler import SCHEDULER
 from kvproof.verify.bugs.injection import Injection
 from kvproof.verify.bugs.run_catchers import quiet
 from kvproof.verify.bugs.sighting import Sighting
 from kvproof.verify.explorer import Scope, explore
-
-
-@frozen(kw_only=True)
-class LivenessScope(Scope):
-    """A bound within which only freezes and livelocks are looked for."""
-
-    def broken_by_rule(self) -> frozenset[str]:
-        """Return every invariant: under a rule that needs none of the safe claims, they fail."""
-        return frozenset(row.name for row in SCHEDULER.all_invariants)
 
 
 @frozen
@@ -33,7 +23,6 @@ class Explorer:
         policy: "fcfs" or "priority".
         in_flight: steps that may be in flight.
         states: states of one kind of workload at most.
-        liveness_only: look for freezes and livelocks, and for no broken invariant.
 
     """
 
@@ -42,20 +31,18 @@ class Explorer:
     policy: str = "fcfs"
     in_flight: int = 1
     states: int = 1_000
-    liveness_only: bool = False
 
     @property
     def name(self) -> str:
         """Say what is explored."""
         flying = f", {self.in_flight} in flight" if self.in_flight > 1 else ""
-        only = ", liveness" if self.liveness_only else ""
         size = f"{self.requests} requests, {self.blocks} blocks, {self.policy}"
-        return f"explorer ({size}{flying}{only})"
+        return f"explorer ({size}{flying})"
 
     def look(self, injection: Injection) -> Sighting | None:
         """Return the first thing that is wrong, with the shortest way there."""
-        start, kind = time.perf_counter(), LivenessScope if self.liveness_only else Scope
-        scope = evolve(kind(**self._options()), profile=injection.profile())
+        start = time.perf_counter()
+        scope = evolve(Scope(**self._options()), profile=injection.profile())
         with injection.planted(), quiet():
             found = explore(scope, jobs=1, stop_at_first=True, most_states=self.states)
         if not found.findings:
