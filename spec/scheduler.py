@@ -19,6 +19,7 @@ from kvproof.spec import (
 from kvproof.spec.declaration import Declaration
 from kvproof.spec.edge_witnesses import EDGE_WITNESSES
 from kvproof.spec.progress import MEASURES, PROGRESS
+from kvproof.spec.reference_edge_witnesses import REFERENCE_EDGE_WITNESSES
 from kvproof.spec.roles import CONSTANTS, ROLES
 from kvproof.spec.statuses import Status
 from kvproof.spec.variables import VARIABLES, status
@@ -51,5 +52,5 @@ SCHEDULER = Declaration(
     ),
     measures=MEASURES,
     progress=PROGRESS,
-    witnesses=(*WITNESSES, *EDGE_WITNESSES),
+    witnesses=(*WITNESSES, *EDGE_WITNESSES, *REFERENCE_EDGE_WITNESSES),
 )

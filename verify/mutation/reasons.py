@@ -7,7 +7,7 @@ from kvproof.verify.mutation.justified import Justification
 REASONS = (
     Justification(
         "The victim is quiet, so its fence is open at once, and would be with a lower number too.",
-        rows=("preempt",),
+        rows=("preempt", "preempt_at_will"),
         faults=(
             "with effect until[e] := (last_frame[victim] if last_frame[victim] <= returned[step]"
             " else issued[step] - [is_open[step]]) - 1 for (last_frame[victim] if"
@@ -35,7 +35,7 @@ REASONS = (
     ),
     Justification(
         "To load no token changes nothing.",
-        rows=("load_now",),
+        rows=("load_now", "load_now_again"),
         faults=("with guard external >= 0 for external >= 1",),
     ),
     Justification(
@@ -50,6 +50,12 @@ REASONS = (
             "from WAITING_FOR_GRAMMAR too",
             "from WAITING_FOR_STREAMING too",
         ),
+    ),
+    Justification(
+        "Who waits for input or for its grammar has computed nothing and does not decode, so the"
+        " row would change nothing.",
+        rows=("cut",),
+        faults=("from WAITING_FOR_GRAMMAR too", "from WAITING_FOR_STREAMING too"),
     ),
     Justification(
         "Beside `less`, `no greater` and `equal` are the same; sums of two kinds have no name.",
