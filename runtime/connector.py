@@ -43,7 +43,8 @@ class TransferReport:
         received: requests whose asynchronous load has ended, wholly or in part.
         sent: finished requests whose kept blocks have been sent, or never will be.
         failed_blocks: blocks that a load should have filled and did not; everything behind the
-            first of them counts as not loaded.
+            first of them counts as not loaded. Those of an asynchronous load may be reported before
+            its end, and not all at once.
         lost: requests whose load will never end by itself, because it took too long or the peer is
             gone. The connector vouches that it touches their blocks no more; nothing was loaded.
 

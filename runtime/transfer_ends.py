@@ -24,7 +24,7 @@ def note(books: Books, output: StepOutput, report: TransferReport) -> dict[int, 
     With each row comes the number of its tokens that are right.
     """
     assert books.transfers is not None
-    misled = books.transfers.note_failures(report.failed_blocks)
+    misled = books.transfers.note_failures(report)
     if not (report.failed_blocks and books.config.profile.recomputes_in_place):
         return dict.fromkeys(misled, 0)
     return _holders(books, output, set(report.failed_blocks))

@@ -7,7 +7,7 @@ nothing (property S5). Rule: vLLM Scheduler, KVConnectorBase_V1.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -160,17 +160,21 @@ class Transfers:
 
     # --- Signals --------------------------------------------------------------------------------
 
-    def note_failures(self, failed: Iterable[int]) -> list[int]:
-        """Take note of blocks that were not filled; return running rows that have one of them."""
-        blocks = set(failed)
+    def note_failures(self, report: TransferReport) -> list[int]:
+        """Take note of what was not brought; return running rows that hold a failed block."""
+        for name in report.lost:
+            row = self._table.row_of.get(name, -1)
+            if row >= 0 and self._state.request.cells.loading[row]:
+                self._failed[row] = 0
+        blocks = set(report.failed_blocks)
         if not blocks:
             return []
         status = self._state.request.status
         loading = (status == Status.WAITING_FOR_REMOTE_KVS).nonzero()[0].tolist()
         for row in [row for row in loading if self._state.request.cells.loading[row]]:
             valid = self._valid(row, blocks)
-            if valid is not None:
-                self._failed[row] = valid
+            if valid is not None:  # An earlier report may have been of a block before these.
+                self._failed[row] = min(valid, self._failed.get(row, valid))
         return [row for row in self.unconfirmed if blocks.intersection(self._table.block_ids(row))]
 
     def _valid(self, row: int, failed: set[int]) -> int | None:

@@ -20,6 +20,7 @@ from attrs import define, field
 from kvproof.runtime import RequestRefused, StepOutput
 from kvproof.runtime.connector import NOTHING_HAPPENED
 from kvproof.runtime.profile import Profile
+from kvproof.verify import failure_policy
 from kvproof.verify.difference import Difference
 from kvproof.verify.kv_shadow import KVShadow
 from kvproof.verify.recording import Header, Recording
@@ -194,8 +195,12 @@ class Drain:
         of, output, misled = self.in_flight.popleft()
         report = NOTHING_HAPPENED if self.connector is None else self.connector.poll_of(of)
         samples = {name: list(self._samples(name, output)) for name in output.sampled_req_ids}
-        fault = None
-        for result in self.run.scheduler.update(output, samples, report):
+        fault, to_fail = None, failure_policy.to_fail(self.run.scheduler, report)
+        results = self.run.scheduler.update(output, samples, report)
+        if self.profile == Profile.safe() and failure_policy.failed(results) != to_fail:
+            seen = str(sorted(failure_policy.failed(results)))
+            fault = Difference(step, "failed loads", str(sorted(to_fail)), seen)
+        for result in results:
             name = result.request_id
             self.outcome.tokens[name] = self._brought(name) + result.new_token_ids
             if result.finish_reason is not None:

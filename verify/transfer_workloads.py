@@ -6,6 +6,7 @@ What becomes of one is found out by `kvproof.verify.outcome.run_to_end`.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from attrs import define, evolve, field
@@ -17,35 +18,60 @@ from kvproof.verify.recorded_connector import RemoteKV
 from kvproof.verify.recording import Arrival, Header, Recording
 from kvproof.verify.simulated_connector import SimulatedConnector
 
-ENDS = ("received", "failed blocks", "sent", "lost")
+ENDS = ("received", "failed blocks", "failed early", "sent", "lost")
 seen: Counter[str] = Counter()
 
 
 @define
 class NoisyConnector(SimulatedConnector):
-    """A connector that repeats ends, makes some up, and loses every third request's loads."""
+    """A connector that repeats ends, makes some up, and loses every third request's loads.
+
+    Of another third it says early, block by block, what their loads do not fill, and only once.
+    """
 
     _lost: set[str] = field(factory=set)
+    _said: set[int] = field(factory=set)
 
     def poll_of(self, step: int) -> TransferReport:
         """Return what is due, and noise."""
         report = super().poll_of(step)
-        lost = {name for name in report.received if sum(name.encode()) % 3 == 0}
+        lost = {name for name in report.received if _third(name) == 0}
         self._lost |= lost
-        for kind, names in (("received", report.received - lost), ("lost", lost)):
-            seen[kind] += len(names)
-        for kind, some in (("failed blocks", report.failed_blocks), ("sent", report.sent)):
+        failed = report.failed_blocks - self._said
+        self._said -= report.failed_blocks
+        early = set(self._early())
+        self._said |= early
+        for kind, some in (
+            ("received", report.received - lost),
+            ("lost", lost),
+            ("failed blocks", failed),
+            ("failed early", early),
+            ("sent", report.sent),
+        ):
             seen[kind] += len(some)
         again = {name for name in self._loaded if name not in self._due()} - self._lost
         return evolve(
             report,
             received=(report.received - lost) | again | {"nobody"},
             sent=report.sent | {"nobody"},
+            failed_blocks=failed | early,
             lost=lost | {"nobody"},
         )
 
     def _due(self) -> set[str]:
         return {load.request_id for _, load in self._loads}
+
+    def _early(self) -> Iterator[int]:
+        """Yield of each load that is said to fail early the first block that nobody knows of."""
+        for _, load in self._loads:
+            unsaid = sorted(load.failed_places)
+            blocks = [load.blocks[p] for p in unsaid if load.blocks[p] not in self._said]
+            if _third(load.request_id) == 1:
+                yield from blocks[:1]
+
+
+def _third(name: str) -> int:
+    return sum(name.encode()) % 3
 
 
 @st.composite

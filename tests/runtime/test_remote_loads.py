@@ -223,6 +223,32 @@ def test_policy_fail_ends_the_request() -> None:
     assert (remote.status("a"), remote.free) == (None, 16)
 
 
+@pytest.mark.rule("9")
+def test_policy_fail_ends_the_request_of_a_lost_load() -> None:
+    """Under the policy "fail" a load that is lost is one that failed."""
+    remote = Remote(Script(a=(6, True)), kv_load_failure_policy="fail")
+    remote.add("a", 8)
+    remote.step(lost=["a"])
+
+    assert [(r.request_id, r.finish_reason) for r in remote.results] == [("a", FinishReason.ERROR)]
+    assert (remote.status("a"), remote.free, remote.scheduler.has_work()) == (None, 16, False)
+
+
+@pytest.mark.rule("9")
+@pytest.mark.parametrize("places", [(0, 1), (1, 0), (0, 2)])
+def test_a_failed_block_stays_failed(places: tuple[int, int]) -> None:
+    """Of blocks that are reported in turn the first in the table counts, whichever came first."""
+    remote = Remote(Script(a=(6, True)))
+    remote.add("a", 8)
+    remote.step()
+    blocks = remote.scheduler.block_ids("a")
+    remote.step(failed_blocks=[blocks[places[0]]])
+    remote.step(received=["a"], failed_blocks=[blocks[places[1]]])
+
+    assert remote.status("a") is Status.WAITING
+    assert remote.scheduler.block_ids("a") == []
+
+
 @pytest.mark.rule("9", "15", "vllm#32255")
 @pytest.mark.parametrize("end", ["received", "lost"])
 def test_an_aborted_load_keeps_its_blocks_until_its_end(end: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvproof.runtime import load_admission
 from kvproof.runtime.prefix_cache import PrefixCache
+from kvproof.runtime.transfers import Transfers
 from kvproof.spec.block_transitions import b
 from kvproof.spec.rows import Transition
 from kvproof.spec.variables import references
@@ -12,7 +13,7 @@ from kvproof.verify.bugs.bug import Bug, Unplanted, proved
 from kvproof.verify.bugs.explorer_catcher import Explorer
 from kvproof.verify.bugs.injection import bent, dropped, patched, reassigned
 from kvproof.verify.bugs.load_handlers import counts_twice
-from kvproof.verify.bugs.run_catchers import Fuzz
+from kvproof.verify.bugs.run_catchers import Fuzz, TransferFuzz
 
 
 def twice(row: Transition) -> Transition:
@@ -55,6 +56,32 @@ BUGS = (
         dropped("park_session without effect stale[r] := last_frame[r]"),
         "L1",
         "waiting_wants_no_sample",
+    ),
+    Bug(
+        "X5",
+        (),
+        patched(
+            Transfers,
+            "note_failures",
+            "forgets what of a load was reported failed before",
+            handlers.forgets_failures,
+        ),
+        TransferFuzz(seed=2),
+        "S10",
+        "^KV of",
+    ),
+    Bug(
+        "X6",
+        (),
+        patched(
+            Transfers,
+            "note_failures",
+            "takes no note of loads that are lost",
+            handlers.forgives_losses,
+        ),
+        TransferFuzz(),
+        "V7",
+        "^failed loads",
     ),
 )
 UNPLANTED: tuple[Unplanted, ...] = ()

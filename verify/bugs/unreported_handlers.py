@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from attrs import evolve
+
+from kvproof.runtime.connector import TransferReport
 from kvproof.runtime.prefix_cache import PrefixCache
+from kvproof.runtime.transfers import Transfers
 
 Handler = Callable[..., Any]
 
@@ -21,3 +25,23 @@ def clears_first(sound: Handler) -> Handler:
         return bool(sound(prefix))
 
     return reset
+
+
+def forgets_failures(sound: Handler) -> Handler:
+    """Let the last report of failed blocks be the one that counts."""
+
+    def note_failures(transfers: Transfers, report: TransferReport) -> list[int]:
+        if report.failed_blocks:
+            transfers._failed.clear()
+        return list(sound(transfers, report))
+
+    return note_failures
+
+
+def forgives_losses(sound: Handler) -> Handler:
+    """Take note of failed blocks alone."""
+
+    def note_failures(transfers: Transfers, report: TransferReport) -> list[int]:
+        return list(sound(transfers, evolve(report, lost=())))
+
+    return note_failures
