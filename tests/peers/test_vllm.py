@@ -1,9 +1,7 @@
 """The scheduler of vLLM, where it is installed: random workloads, decided twice, step by step."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,26 +10,14 @@ from kvproof.verify.outcome import Outcome, run_to_end
 from kvproof.verify.recording import read_recording
 from kvproof.verify.replay import replay
 
-RECORDER = Path(__file__).with_name("vllm_recorder.py")
 FIRST_SEED, COUNT = 0, 300
-PYTHON = os.environ.get("KVPROOF_VLLM_PYTHON", sys.executable)
-
-
-def vllm_is_there() -> bool:
-    """Return whether the interpreter that records can import vLLM."""
-    search = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
-    return subprocess.run([PYTHON, "-c", search], check=False).returncode == 0
 
 
 @pytest.fixture(scope="module")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def recordings(tmp_path_factory: pytest.TempPathFactory, beside_vllm: Any) -> list[Path]:
     """Let vLLM decide, and return what it was given and what it decided."""
-    if not vllm_is_there():
-        pytest.skip("vLLM is not importable here; tests/peers/README.md says how to install it")
     folder = tmp_path_factory.mktemp("recordings")
-    command = [PYTHON, str(RECORDER), str(folder), str(FIRST_SEED), str(COUNT)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    beside_vllm("vllm_recorder", folder, FIRST_SEED, COUNT)
     return sorted(folder.iterdir())
 
 

@@ -1,7 +1,7 @@
 """Record what the scheduler of vLLM 0.25.1 decides on random small workloads, as it comes.
 
-    python vllm_recorder.py FOLDER FIRST_SEED COUNT
-    python vllm_recorder.py FOLDER CASE
+    python -m tests.peers.vllm_recorder FOLDER FIRST_SEED COUNT
+    python -m tests.peers.vllm_recorder FOLDER CASE
 
 writes FOLDER/random-SEED.jsonl.gz or FOLDER/CASE.jsonl.gz, in the format that `kvproof replay`
 reads; CASE is one of CASES, for what random workloads do not come upon. It needs vLLM and
@@ -11,36 +11,28 @@ Nothing of vLLM is replaced but the model: tokens depend on request and position
 
 import gzip
 import json
-import os
 import random
 import sys
-import tempfile
 import zlib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-os.environ.update(PYTHONHASHSEED="0", VLLM_LOGGING_LEVEL="CRITICAL", VLLM_NO_USAGE_STATS="1")
-os.environ.update(HF_HUB_OFFLINE="1", VLLM_USE_V2_MODEL_RUNNER="0")  # The second needs Triton.
+from tests.peers.vllm_scheduler import (
+    STOP_TOKEN,
+    VOCABULARY,
+    Fields,
+    abort,
+    block_hasher,
+    build_scheduler,
+    decision,
+    model_folder,
+    new_request,
+)
 
-STOP_TOKEN, DRAFT_TOKEN, VOCABULARY = 2, 3, 32_000
+DRAFT_TOKEN = 3
 STEPS_MAX = 200
-MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "eos_token_id": STOP_TOKEN,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "max_position_embeddings": 131_072,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 2,
-    "num_key_value_heads": 2,
-    "torch_dtype": "float32",
-    "vocab_size": VOCABULARY,
-}
-
-Fields = dict[str, Any]
 
 
 # --- Cases ----------------------------------------------------------------------------------------
@@ -132,85 +124,16 @@ def token_of(*key: Any) -> int:
     return 10 + zlib.crc32(repr(key).encode()) % (VOCABULARY - 10)
 
 
-# --- The scheduler --------------------------------------------------------------------------------
-
-
-def build_scheduler(config: Fields, model_folder: str) -> Any:
-    """Return vLLM's own scheduler under a configuration."""
-    configs, interface = import_module("vllm.config"), import_module("vllm.v1.kv_cache_interface")
-    whole = vllm_config(configs, config, model_folder)
-    # The CPU platform may change these; the scheduler does not depend on the device.
-    whole.scheduler_config.max_num_seqs = config["max_num_seqs"]
-    whole.scheduler_config.max_num_batched_tokens = config["max_num_batched_tokens"]
-    whole.cache_config.block_size = config["block_size"]
-    whole.cache_config.num_gpu_blocks = config["num_blocks"]
-    whole.cache_config.enable_prefix_caching = config["enable_prefix_caching"]
-    layout = interface.FullAttentionSpec(
-        block_size=config["block_size"],
-        num_kv_heads=1,
-        head_size=1,
-        dtype=import_module("torch").float32,
-    )
-    group = interface.KVCacheGroupSpec(["layer"], layout)
-    return import_module("vllm.v1.core.sched.scheduler").Scheduler(
-        vllm_config=whole,
-        kv_cache_config=interface.KVCacheConfig(config["num_blocks"], [], [group]),
-        structured_output_manager=import_module(
-            "vllm.v1.structured_output"
-        ).StructuredOutputManager(whole),
-        block_size=config["block_size"],
-        hash_block_size=config["block_size"],
-        log_stats=False,
-    )
-
-
-def vllm_config(configs: Any, config: Fields, model_folder: str) -> Any:
-    """Return the configuration as vLLM wants it."""
-    model = configs.ModelConfig(
-        model=model_folder,
-        skip_tokenizer_init=True,
-        dtype="float32",
-        seed=0,
-        max_model_len=config["max_model_len"],
-    )
-    same = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "policy", "watermark")
-    parallel, spec = configs.ParallelConfig(), None
-    if config["spec_tokens"]:
-        spec = configs.SpeculativeConfig(
-            model="ngram",
-            method="ngram",
-            num_speculative_tokens=config["spec_tokens"],
-            prompt_lookup_max=2,
-            target_model_config=model,
-            target_parallel_config=parallel,
-        )
-    return configs.VllmConfig(
-        model_config=model,
-        scheduler_config=configs.SchedulerConfig(
-            **{name: config[name] for name in same},
-            is_encoder_decoder=False,
-            long_prefill_token_threshold=config["long_prefill_token_threshold"],
-            scheduler_reserve_full_isl=config["reserve_full_isl"],
-            async_scheduling=False,
-            disable_hybrid_kv_cache_manager=True,
-        ),
-        cache_config=configs.CacheConfig(
-            block_size=config["block_size"],
-            enable_prefix_caching=config["enable_prefix_caching"],
-        ),
-        parallel_config=parallel,
-        device_config=configs.DeviceConfig("cpu"),
-        speculative_config=spec,
-    )
+# --- The scheduler -------------------------------------------------------------------------------
 
 
 class Peer:
     """A scheduler of vLLM, and a model that only counts."""
 
-    def __init__(self, config: Fields, workload: list[Fields], model_folder: str) -> None:
+    def __init__(self, config: Fields, workload: list[Fields], model: str) -> None:
         """Make a scheduler to which nobody has come yet."""
         self.config, self.workload = config, {entry["id"]: entry for entry in workload}
-        self.scheduler = build_scheduler(config, model_folder)
+        self.scheduler = build_scheduler(config, model)
         self.hasher = block_hasher(config) if config["enable_prefix_caching"] else None
         self.to_come = sorted(workload, key=lambda entry: int(entry["arrival_step"]))
         self.arrived = 0
@@ -244,26 +167,13 @@ class Peer:
         return line | {"after_update": self._snapshot(), "free_list": free}
 
     def _add(self, entry: Fields) -> None:
-        sampling = import_module("vllm.sampling_params").SamplingParams
-        parameters = sampling(temperature=0.0, max_tokens=entry["max_tokens"], ignore_eos=False)
-        parameters.update_from_generation_config({}, STOP_TOKEN)
-        self.scheduler.add_request(
-            import_module("vllm.v1.request").Request(
-                request_id=entry["id"],
-                prompt_token_ids=list(entry["prompt_token_ids"]),
-                sampling_params=parameters,
-                pooling_params=None,
-                arrival_time=entry["arrival_step"] + 1e-6 * self.arrived,
-                priority=entry["priority"],
-                block_hasher=self.hasher,
-            )
-        )
+        time = entry["arrival_step"] + 1e-6 * self.arrived
+        self.scheduler.add_request(new_request(entry, time, self.hasher))
 
     def _abort(self, field: str, step: int) -> None:
-        status = import_module("vllm.v1.request").RequestStatus
         for name, entry in self.workload.items():
             if entry.get(field) == step:
-                self.scheduler.finish_requests(name, status.FINISHED_ABORTED)
+                abort(self.scheduler, name)
 
     def _samples(self, output: Any) -> dict[str, list[int]]:
         """Return one token, and those of accepted drafts, for each request that samples."""
@@ -332,43 +242,12 @@ class Peer:
         }
 
 
-def block_hasher(config: Fields) -> Any:
-    """Return what hashes the blocks of a request."""
-    utilities = import_module("vllm.v1.core.kv_cache_utils")
-    sha256 = import_module("vllm.utils.hashing").get_hash_fn_by_name("sha256")
-    utilities.init_none_hash(sha256)
-    return utilities.get_request_block_hasher(config["block_size"], sha256)
-
-
-def decision(output: Any) -> Fields:
-    """Return what a step decided, in the fields of a recording."""
-    new, cached = output.scheduled_new_reqs, output.scheduled_cached_reqs
-    blocks = {request.req_id: list(request.block_ids[0]) for request in new}
-    for name, groups in zip(cached.req_ids, cached.new_block_ids, strict=True):
-        blocks[name] = [] if groups is None else list(groups[0])
-    computed = {request.req_id: request.num_computed_tokens for request in new}
-    computed |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-    drafts = output.scheduled_spec_decode_tokens
-    return {
-        "num_scheduled_tokens": dict(output.num_scheduled_tokens),
-        "new": [request.req_id for request in new],
-        "resumed": [name for name in cached.req_ids if name in cached.resumed_req_ids],
-        "preempted": sorted(output.preempted_req_ids or ()),
-        "finished": sorted(output.finished_req_ids),
-        "new_block_ids": blocks,
-        "computed_at_schedule": computed,
-        "spec": {name: len(tokens) for name, tokens in drafts.items()},
-    }
-
-
 # --- The files ------------------------------------------------------------------------------------
 
 
-def record(
-    made_by: str, config: Fields, workload: list[Fields], model_folder: str
-) -> Iterator[Fields]:
+def record(made_by: str, config: Fields, workload: list[Fields], model: str) -> Iterator[Fields]:
     """Yield the lines of a recording."""
-    peer = Peer(config, workload, model_folder)
+    peer = Peer(config, workload, model)
     steps: list[Fields] = []
     while len(steps) < STEPS_MAX:
         peer.arrive(len(steps) + 1)
@@ -377,7 +256,7 @@ def record(
         steps.append(peer.step(len(steps) + 1))
     yield {
         "format": "kvproof-recording/1",
-        "made_by": f"tests/peers/vllm_recorder.py FOLDER {made_by}",
+        "made_by": f"python -m tests.peers.vllm_recorder FOLDER {made_by}",
         "config": config,
         "workload": workload,
         "verdict": "drained" if peer.is_done() else "stuck",
@@ -399,10 +278,9 @@ def main() -> None:
     """Write as many recordings as asked for."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as model_folder:
-        Path(model_folder, "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
+    with model_folder() as model:
         for name, made_by, config, workload in cases(sys.argv[2:]):
-            lines = record(made_by, config, workload, model_folder)
+            lines = record(made_by, config, workload, model)
             with gzip.open(folder / f"{name}.jsonl.gz", "wt", encoding="utf-8") as file:
                 file.writelines(json.dumps(line) + "\n" for line in lines)
 

@@ -18,6 +18,7 @@ from attrs import define, field
 from kvproof.verify.explorer.events import Abort, Arrive, Event, Schedule, Update
 from kvproof.verify.explorer.findings import Finding
 from kvproof.verify.explorer.machine import Machine
+from kvproof.verify.explorer.recorder_settings import recorder_settings
 from kvproof.verify.explorer.scope import Scope
 from kvproof.verify.outcome import Outcome, run_to_end
 from kvproof.verify.recording import FORMAT, read_recording
@@ -55,30 +56,13 @@ def _gets_stuck(scope: Scope, header: str) -> bool:
 def _header(scope: Scope, finding: Finding) -> dict[str, Any]:
     clock = _Clock(Machine(scope, finding.workload))
     clock.run((*finding.events, *finding.loop))
-    config = scope.config()
     throttle = "".join("1" if throttled else "0" for throttled in clock.throttled)
     return {
         "format": FORMAT,
         "made_by": f"kvproof explore --profile {scope.profile.name}",
         "config": {
-            "num_blocks": config.num_blocks,
-            "block_size": config.block_size,
-            "max_num_seqs": config.max_num_seqs,
-            "max_num_batched_tokens": config.max_num_batched_tokens,
-            "max_model_len": config.max_model_len,
-            "policy": config.policy,
-            "enable_prefix_caching": config.enable_prefix_caching,
-            "long_prefill_token_threshold": 0,
-            "watermark": config.watermark,
-            "reserve_full_isl": config.scheduler_reserve_full_isl,
+            **recorder_settings(scope),
             "throttle": throttle + "0" * _STEPS_MAX if "1" in throttle else "",
-            "async_scheduling": config.max_steps_in_flight > 1,
-            "connector": True,
-            "kv_role": "kv_both",
-            "kv_load_failure_policy": config.kv_load_failure_policy,
-            "spec_tokens": 0,
-            "spec_accept": 0.0,
-            "seed": 0,
         },
         "workload": list(clock.entries.values()),
         "verdict": "stuck",

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from kvproof.verify.explorer.checkpoint import event_values
 from kvproof.verify.explorer.findings import Exploration, Finding
+from kvproof.verify.explorer.recorder_settings import recorder_settings
 
 
 def exit_code(result: Exploration) -> int:
@@ -69,6 +70,7 @@ def to_json(result: Exploration) -> dict[str, Any]:
     """Return everything as plain values."""
     return {
         "scope": asdict(result.scope),
+        "config": recorder_settings(result.scope),
         "is_complete": result.is_complete,
         "states": result.states,
         "transitions": result.transitions,
@@ -91,6 +93,7 @@ def to_json(result: Exploration) -> dict[str, Any]:
                 "what": finding.what,
                 "length": finding.length,
                 "requests": [str(shape) for shape in finding.workload],
+                "shapes": [asdict(shape) for shape in finding.workload],
                 "events": [event_values(event) for event in finding.events],
                 "loop": [event_values(event) for event in finding.loop],
                 "program": finding.program,
