@@ -784,7 +784,7 @@ def violations(state: State) -> list[str]:
     """Return the names of the invariants that do not hold, each with the first instance."""
     found = []
     for name, holds in INVARIANTS.items():
-        wrong = np.flatnonzero(~np.atleast_1d(holds(state)))
-        if len(wrong):
-            found.append(f"{name} (first at {int(wrong[0])})")
+        holding = np.atleast_1d(holds(state))
+        if not holding.all():
+            found.append(f"{name} (first at {int(np.flatnonzero(~holding)[0])})")
     return found

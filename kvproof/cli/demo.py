@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from kvproof.cli.demo_choices import Options, Place, Policy
+from kvproof.cli.demo_choices import Options, Place
+from kvproof.cli.options import FailurePolicy
 
 if TYPE_CHECKING:
     from kvproof.cli.demo_run import Run
@@ -73,8 +74,8 @@ def demo(
         bool, typer.Option("--faults", help="Let loads go wrong, and abort some requests.")
     ] = False,
     kv_load_failure_policy: Annotated[
-        Policy, typer.Option(help="What becomes of a request whose load has failed.")
-    ] = Policy.RECOMPUTE,
+        FailurePolicy, typer.Option(help="What becomes of a request whose load has failed.")
+    ] = FailurePolicy.RECOMPUTE,
     disaggregated: Annotated[
         bool, typer.Option("--disaggregated", help="Prefill and decode in two processes.")
     ] = False,

@@ -7,6 +7,8 @@ from enum import StrEnum
 import typer
 from attrs import frozen
 
+from kvproof.cli.options import FailurePolicy
+
 
 class Place(StrEnum):
     """Where KV is loaded from."""
@@ -16,20 +18,13 @@ class Place(StrEnum):
     PEER = "peer"
 
 
-class Policy(StrEnum):
-    """What becomes of a request whose load has failed."""
-
-    RECOMPUTE = "recompute"
-    FAIL = "fail"
-
-
 @frozen
 class Options:
     """What the command line says of the runs; `blocks` of None leaves the choice to the demo."""
 
     place: Place | None
     has_faults: bool
-    policy: Policy
+    policy: FailurePolicy
     is_disaggregated: bool
     blocks: int | None
     block_size: int

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from kvproof.cli.options import JOBS, Jobs, ProfileName, profile_of, require_folder
+from kvproof.cli.options import JOBS, FailurePolicy, Jobs, ProfileName, profile_of, require_folder
 
 if TYPE_CHECKING:
     from kvproof.verify.explorer import Exploration, Explored, Scope
@@ -29,6 +29,12 @@ def explore(
     chunks: Annotated[
         bool, typer.Option("--chunks", help="Admit a request if its first chunk fits.")
     ] = False,
+    prefix_caching: Annotated[
+        bool, typer.Option("--prefix-caching", help="Share blocks; all prompts begin alike.")
+    ] = False,
+    kv_load_failure_policy: Annotated[
+        FailurePolicy, typer.Option(help="What becomes of a request whose load has failed.")
+    ] = FailurePolicy.RECOMPUTE,
     starvation: Annotated[
         bool, typer.Option("--starvation", help="Look for who is passed over for ever, too.")
     ] = False,
@@ -56,6 +62,11 @@ def explore(
 
     if policy not in ("fcfs", "priority"):
         raise typer.BadParameter(f"{policy!r} is no policy; give fcfs or priority.")
+    if kv_load_failure_policy not in ("recompute", "fail"):
+        message = (
+            f"{kv_load_failure_policy!r} is no policy for failed loads; give recompute or fail."
+        )
+        raise typer.BadParameter(message)
     for file in (json_file, resume):
         require_folder(file)
     scope = Scope(
@@ -67,6 +78,8 @@ def explore(
         in_flight=inflight,
         lookahead=lookahead,
         admits_whole=not chunks,
+        caches_prefixes=prefix_caching,
+        failure_policy=kv_load_failure_policy.value,
     )
     _explore(
         scope,

@@ -27,6 +27,13 @@ class ProfileName(StrEnum):
     SAFE = "safe"
 
 
+class FailurePolicy(StrEnum):
+    """What becomes of a request whose load has failed."""
+
+    RECOMPUTE = "recompute"
+    FAIL = "fail"
+
+
 def profile_of(name: ProfileName) -> Profile:
     """Return the profile of a name."""
     from kvproof.runtime.profile import Profile

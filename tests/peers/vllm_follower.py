@@ -36,7 +36,7 @@ class Patient:
 
     def __init__(self, config: Fields, shapes: list[Fields], model: str) -> None:
         """Make a scheduler to which nobody has come yet."""
-        self.scheduler = build_scheduler(config, model)
+        self.config, self.scheduler = config, build_scheduler(config, model)
         self.hasher = block_hasher(config)
         self.shapes = {chr(ord("a") + place): shape for place, shape in enumerate(shapes)}
         self.connector = self.scheduler.get_kv_connector()
@@ -59,7 +59,8 @@ class Patient:
 
     def _arrive(self, name: str) -> None:
         shape = self.shapes[name]
-        entry = {"id": name, "prompt_token_ids": [ord(name)] * shape["prompt"], **shape}
+        token = ord("a" if self.config["enable_prefix_caching"] else name)
+        entry = {"id": name, "prompt_token_ids": [token] * shape["prompt"], **shape}
         self.arrived += 1
         self.scheduler.add_request(new_request(entry, float(self.arrived), self.hasher))
 
@@ -89,16 +90,23 @@ class Patient:
         return {item.request_id for item in listed if item.new_token_ids or item.finish_reason}
 
     def _ends(self, values: Fields) -> Any:
-        """Return which transfers have ended; vLLM is told of a lost load that all of it failed."""
+        """Return which transfers have ended.
+
+        vLLM is told of a load that is lost that it has ended, and filled none of its blocks.
+        """
         ended = {name for name in values["lost"] if self.scheduler.requests[name].is_finished()}
         lost = sorted(set(values["lost"]) - ended)
         failed = [self._blocks(name)[place] for name, place in values["failed"]]
-        failed += [block for name in lost for block in self._blocks(name)]
+        failed += [block for name in lost for block in self._loaded_blocks(name)]
         return import_module("vllm.v1.outputs").KVConnectorOutput(
             finished_recving={*values["received"], *lost} or None,
             finished_sending={*values["sent"], *ended} or None,
             invalid_block_ids=set(failed),
         )
+
+    def _loaded_blocks(self, name: str) -> list[int]:
+        first = self.connector.computed[name] // self.config["block_size"]
+        return self._blocks(name)[first:]
 
     def _blocks(self, name: str) -> list[int]:
         return list(self.scheduler.kv_cache_manager.get_block_ids(name)[0])

@@ -18,16 +18,24 @@ class ToldConnector(KVConnectorBase_V1):  # type: ignore[misc]
         answers: for the questions of the next step, in any order of requests: whom, how many
             tokens or None for "ask again", and whether they are loaded asynchronously.
         keeps: the requests whose blocks are kept, once complete, until they have been sent.
+        computed: tokens of each request that were computed when it was last asked about; what is
+            loaded lies behind them.
 
     """
 
     answers: tuple[tuple[str, int | None, bool], ...] = ()
     keeps: frozenset[str] = frozenset()
 
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
+        """Know of nobody."""
+        super().__init__(vllm_config, role, kv_cache_config)
+        self.computed: dict[str, int] = {}
+
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         """Answer as was said, and where nothing was said, that nothing can be loaded."""
+        self.computed[request.request_id] = num_computed_tokens
         for place, (name, tokens, is_asynchronous) in enumerate(self.answers):
             if name == request.request_id:
                 self.answers = (*self.answers[:place], *self.answers[place + 1 :])

@@ -20,6 +20,7 @@ from kvproof.verify.explorer.canonical_key import CanonicalKey
 from kvproof.verify.explorer.events import Abort, Arrive, Event, Schedule, Update
 from kvproof.verify.explorer.scope import Scope, Workload
 from kvproof.verify.explorer.scripted_connector import ScriptedConnector
+from kvproof.verify.explorer.shapes import Shape
 
 GO_ON, STOP = 7, 2  # tokens
 
@@ -277,18 +278,19 @@ class Machine:
         if self.scope.policy == "priority":
             rows = list(self.books.table.row_of.values())
             arrival = 1 + int(self.books.table.arrival[rows].max()) if rows else 1
-        return _request(name, self.shapes[name].prompt, self.shapes[name], arrival)
+        token = ord("a" if self.scope.caches_prefixes else name)
+        return _request(name, token, self.shapes[name], arrival)
 
 
 @lru_cache(maxsize=4096)
-def _request(name: str, prompt: int, shape: object, arrival: int) -> Request:
+def _request(name: str, token: int, shape: Shape, arrival: int) -> Request:
     return Request(
         name,
-        [ord(name)] * prompt,
-        max_tokens=shape.max_tokens,  # type: ignore[attr-defined]
+        [token] * shape.prompt,
+        max_tokens=shape.max_tokens,
         stop_token_ids=[STOP],
         arrival_time=float(arrival),
-        priority=shape.priority,  # type: ignore[attr-defined]
+        priority=shape.priority,
     )
 
 

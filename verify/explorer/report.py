@@ -49,8 +49,11 @@ def bound(result_or_scope: Any) -> str:
     """Return in a sentence what is covered."""
     scope = getattr(result_or_scope, "scope", result_or_scope)
     kinds = "; ".join(str(shape) for shape in scope.shapes)
+    caching = ", prefix caching" if scope.caches_prefixes else ""
+    failing = ", failed loads end their request" if scope.failure_policy == "fail" else ""
     return (
-        f"{scope.profile.name}, {scope.policy}: up to {scope.requests} requests at once,"
+        f"{scope.profile.name}, {scope.policy}{caching}{failing}:"
+        f" up to {scope.requests} requests at once,"
         f" {scope.blocks} blocks of {scope.block_size} tokens, {scope.in_flight} steps in flight;"
         f" requests (prompt+output): {kinds}"
     )

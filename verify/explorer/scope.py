@@ -40,7 +40,7 @@ class Scope:
         lookahead: slots that are kept beyond the tokens of a request.
         watermark: share of the blocks that admissions keep free while others run.
         admits_whole: a request is admitted only if all of its known tokens fit.
-        caches_prefixes: blocks of equal prefixes are shared.
+        caches_prefixes: blocks of equal prefixes are shared, and all prompts begin alike.
         failure_policy: "recompute" or "fail".
         throttles: steps may be asked to leave prefills for later.
         aborts: requests may be aborted at any time.

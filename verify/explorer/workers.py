@@ -43,10 +43,9 @@ def in_processes(
             for future in done:
                 yield future.result()
     finally:
-        at_work = list(executor._processes.values()) if left else []
-        executor.shutdown(wait=False, cancel_futures=True)
-        for process in at_work:
+        for process in list(executor._processes.values()) if left else []:
             process.terminate()
+        executor.shutdown(cancel_futures=True)
 
 
 _scope: Scope
