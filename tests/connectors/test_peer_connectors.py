@@ -277,6 +277,7 @@ def test_blocks_are_kept_while_the_consumer_reads_them(
     pair.match()
     pair.decode.allocated("a", [5, 7, 6], 0, 10)
     until(lambda: pair.prefill._kept["a"].stage is peer_prefill._Stage.READ)
+    until(lambda: bool(answers))
     assert not pair.prefill.poll()
 
     if says_so:

@@ -7,8 +7,11 @@ import pytest
 from attrs import evolve
 
 from kvproof.runtime import Profile
+from kvproof.runtime.transfers import Transfers
+from kvproof.verify.bugs.unreported_handlers import forgets_failures
 from kvproof.verify.explorer import Scope, default_shapes
 from kvproof.verify.explorer.events import Schedule, Update
+from kvproof.verify.explorer.kv_walk import misread
 from kvproof.verify.explorer.machine import Machine
 from kvproof.verify.explorer.random_walk import random_walk
 
@@ -56,3 +59,40 @@ def test_a_walk_without_a_call_to_make_ends() -> None:
     """Where every request is refused there is nothing to do."""
     (never,) = (shape for shape in SCOPES["safe"].shapes if shape.prompt > 10)
     assert random_walk(SCOPES["safe"], (never,), random.Random(0), 10) == []
+
+
+KV_SCOPES = {
+    "fcfs": Scope(),
+    "priority": Scope(policy="priority", in_flight=2),
+    "three in flight": Scope(requests=3, blocks=6, in_flight=3),
+    "prefix caching": Scope(requests=3, blocks=6, in_flight=2, caches_prefixes=True),
+    "fail": Scope(in_flight=2, failure_policy="fail", caches_prefixes=True),
+    "chunks": Scope(requests=3, in_flight=2, admits_whole=False, token_budget=3),
+    "lookahead": Scope(lookahead=2),
+    "odd blocks": Scope(block_size=3, blocks=4, in_flight=2, caches_prefixes=True),
+}
+
+
+def misreadings(scope: Scope, walks: int) -> list[str]:
+    """Return what is computed from foreign KV on random walks through a scope."""
+    draw, workloads = random.Random(0), list(scope.workloads())
+    found = []
+    for _ in range(walks):
+        workload = draw.choice(workloads)
+        found.append(misread(scope, workload, random_walk(scope, workload, draw, 60)))
+    return [message for message in found if message is not None]
+
+
+@pytest.mark.parametrize("kind", KV_SCOPES)
+def test_no_token_is_computed_from_foreign_kv(kind: str) -> None:
+    """Whatever loads bring, and whoever is aborted meanwhile, each reads what is its own."""
+    assert misreadings(KV_SCOPES[kind], walks=60) == []
+
+
+def test_foreign_kv_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime that forgets which blocks a load did not fill is found out; so is the reference."""
+    faulty = forgets_failures(Transfers.note_failures)
+    with monkeypatch.context() as patched:
+        patched.setattr(Transfers, "note_failures", faulty)
+        assert misreadings(SCOPES["safe"], walks=200)
+    assert misreadings(evolve(SCOPES["reference"], in_flight=2), walks=60)

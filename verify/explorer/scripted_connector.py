@@ -29,6 +29,7 @@ class ScriptedConnector(KeepingConnector):
         script: which option to take at each question in turn; after that the first.
         asked: which option was taken at each question, and how many there were.
         answers: what was answered.
+        started: the loads that were started: whose, its blocks, the first token and how many.
 
     """
 
@@ -43,6 +44,7 @@ class ScriptedConnector(KeepingConnector):
         self.script = list(script)
         self.asked: list[tuple[int, int]] = []
         self.answers: list[Answer] = []
+        self.started: list[tuple[str, tuple[int, ...], int, int]] = []
         self._to_repeat: list[Answer] = []
 
     def repeat(self, answers: Sequence[Answer]) -> None:
@@ -68,6 +70,13 @@ class ScriptedConnector(KeepingConnector):
         tokens, is_asynchronous = options[chosen]
         self.answers.append((request_id, tokens, is_asynchronous))
         return tokens, is_asynchronous
+
+    def allocated(
+        self, request_id: str, block_ids: Sequence[int], first_token: int, num_tokens: int
+    ) -> None:
+        """Take note of a load."""
+        if num_tokens:
+            self.started.append((request_id, tuple(block_ids), first_token, num_tokens))
 
 
 class AnsweringConnector(KeepingConnector):
