@@ -43,10 +43,13 @@ class StepResults:
     def ended_rows(self) -> list[int]:
         """Return the rows of the requests that ended, in the order of the batch.
 
-        A session whose turn is over is parked; it has not ended.
+        A session whose turn is over is parked; it has not ended, unless its load has failed.
         """
-        ended = (place for place in self.reasons if not self.requests[place].resumable)
-        return [int(self.rows[place]) for place in ended]
+        return [
+            int(self.rows[place])
+            for place, reason in self.reasons.items()
+            if reason is FinishReason.ERROR or not self.requests[place].resumable
+        ]
 
     def finished(self) -> list[RequestOutput]:
         """Return only the outputs that are the last of their request."""

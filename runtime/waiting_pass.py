@@ -12,6 +12,7 @@ import numpy as np
 from attrs import field, frozen
 
 from kvproof.core import Status, rows
+from kvproof.core.arrays import Integers
 from kvproof.runtime import loads
 from kvproof.runtime.books import Books
 from kvproof.runtime.demand import (
@@ -328,14 +329,13 @@ def _give_first_chunk(books: Books, plan: StepPlan, admission: Admission) -> Non
     books.started_over.discard(row)
     if not start.held:
         books.share(row, start.hits)
-    if admission.drafts and not rows.propose(state, row, admission.drafts):
-        raise BrokenInvariant(f"row {row} may not have {admission.drafts} draft tokens.")
-    end = admission.end + books.config.num_lookahead_tokens
-    there = len(start.hits) + start.held
-    grown = np.full(max(-(-end // state.block_size) - there, 0), row, dtype=np.int64)
-    blocks = books.take_blocks(grown) if len(grown) else grown
+    blocks = _grow(books, row, admission.end - admission.drafts)
+    if start.external:
+        _load_now(books, row, start.external)
+    if admission.drafts:
+        blocks = np.concatenate((blocks, _give_drafts(books, admission)))
     if books.transfers is not None:
-        _tell_connector(books, start)
+        books.transfers.allocated(row, start.computed - start.external, start.external)
     if not rows.schedule(state, row, admission.tokens):
         raise BrokenInvariant(f"row {row} was admitted but may not get {admission.tokens} tokens.")
     if books.encoder is not None and admission.items is not None:
@@ -345,7 +345,7 @@ def _give_first_chunk(books: Books, plan: StepPlan, admission: Admission) -> Non
         np.array([admission.tokens]),
         np.array([start.computed]),
         np.array([state.request.cells.known[row]]),
-        grown,
+        np.full(len(blocks), row),
         blocks,
     )
     plan.stretches.append(stretch)
@@ -354,13 +354,28 @@ def _give_first_chunk(books: Books, plan: StepPlan, admission: Admission) -> Non
         books.prefix.publish(stretch.rows, stretch.written())
 
 
-def _tell_connector(books: Books, start: Start) -> None:
-    """Tell the connector of the blocks; a synchronous load is done when it returns."""
+def _grow(books: Books, row: int, end: int) -> Integers:
+    """Give a request the blocks that it lacks for so many tokens and the look-ahead, int64 [k]."""
+    state = books.state
+    needed = -(-(end + books.config.num_lookahead_tokens) // state.block_size)
+    grown = np.full(max(needed - state.request.cells.held[row], 0), row, dtype=np.int64)
+    return books.take_blocks(grown) if len(grown) else grown
+
+
+def _give_drafts(books: Books, admission: Admission) -> Integers:
+    """Pad a first decode with draft tokens; return the blocks that it takes for them, int64 [k].
+
+    What is loaded at once must count as computed by then, and its own blocks must be there.
+    """
+    row = admission.start.row
+    if not rows.propose(books.state, row, admission.drafts):
+        raise BrokenInvariant(f"row {row} may not have {admission.drafts} draft tokens.")
+    return _grow(books, row, admission.end)
+
+
+def _load_now(books: Books, row: int, external: int) -> None:
+    """Count what a synchronous load brings; it is done when the connector knows of the blocks."""
     assert books.transfers is not None
-    external, row = start.external, start.row
-    books.transfers.allocated(row, start.computed - external, external)
-    if not external:
-        return
     again = books.config.profile.repeats_failed_loads
     if not (rows.load_now_again if again else rows.load_now)(books.state, row, external):
         raise BrokenInvariant(f"row {row} has no room for {external} tokens that are loaded.")

@@ -99,11 +99,11 @@ class Remote:
         self.scheduler = Scheduler(SchedulerConfig(**small), connector=script, debug=True)
         self.results: list[RequestOutput] = []
 
-    def add(self, name: str, prompt: int, max_tokens: int = 2, priority: int = 0) -> None:
+    def add(self, name: str, prompt: int, max_tokens: int = 2, **more: Any) -> None:
         """Add a request whose tokens are like nobody else's."""
         start = 1_000 * (1 + sum(name.encode()))
         tokens = tuple(range(start, start + prompt))
-        self.scheduler.add_request(Request(name, tokens, max_tokens, priority=priority))
+        self.scheduler.add_request(Request(name, tokens, max_tokens, **more))
 
     def step(self, **report: Any) -> StepOutput:
         """Do a step; `report` is what the connector says when it has run."""
@@ -232,6 +232,33 @@ def test_policy_fail_ends_the_request_of_a_lost_load() -> None:
 
     assert [(r.request_id, r.finish_reason) for r in remote.results] == [("a", FinishReason.ERROR)]
     assert (remote.status("a"), remote.free, remote.scheduler.has_work()) == (None, 16, False)
+
+
+@pytest.mark.rule("9")
+def test_a_session_whose_load_failed_leaves_its_row() -> None:
+    """A session is parked at the end of a turn, but has ended if its load fails: the id is free."""
+    remote = Remote(Script(a=(6, True)), kv_load_failure_policy="fail")
+    remote.add("a", 8, resumable=True)
+    remote.step(lost=["a"])
+
+    assert remote.status("a") is None
+    assert "a" in remote.scheduler.schedule().finished_req_ids
+    remote.add("a", 4)
+
+
+def test_a_first_decode_is_padded_behind_a_synchronous_load() -> None:
+    """Who has one token left after its load decodes with draft tokens, if all others decode."""
+    remote = Remote(Script(b=(4, False)), num_speculative_tokens=2)
+    remote.add("a", 2, max_tokens=9)
+    remote.step()
+    remote.add("b", 5, max_tokens=9)
+    output = remote.step()
+
+    assert output.num_scheduled_tokens == {"a": 1, "b": 3}
+    assert list(output.scheduled_spec_decode_tokens) == ["b"]
+    assert len(remote.scheduler.block_ids("b")) == 4
+    assert remote.script.named("allocated")[-1][2:] == (remote.scheduler.block_ids("b"), 0, 4)
+    remote.drain()
 
 
 @pytest.mark.rule("9")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvproof.runtime import load_admission
 from kvproof.runtime.prefix_cache import PrefixCache
+from kvproof.runtime.step_results import StepResults
 from kvproof.runtime.transfers import Transfers
 from kvproof.spec.block_transitions import b
 from kvproof.spec.rows import Transition
@@ -13,6 +14,7 @@ from kvproof.verify.bugs.bug import Bug, Unplanted, proved
 from kvproof.verify.bugs.explorer_catcher import Explorer
 from kvproof.verify.bugs.injection import bent, dropped, patched, reassigned
 from kvproof.verify.bugs.load_handlers import counts_twice
+from kvproof.verify.bugs.mixed_catcher import Mixed
 from kvproof.verify.bugs.run_catchers import Fuzz, TransferFuzz
 
 
@@ -82,6 +84,19 @@ BUGS = (
         TransferFuzz(),
         "V7",
         "^failed loads",
+    ),
+    Bug(
+        "X7",
+        (),
+        patched(
+            StepResults,
+            "ended_rows",
+            "takes a session whose load has failed for one that is parked",
+            handlers.parks_failed_sessions,
+        ),
+        Mixed(),
+        "L5",
+        "left are",
     ),
 )
 UNPLANTED: tuple[Unplanted, ...] = ()

@@ -12,6 +12,7 @@ from attrs import evolve
 
 from kvproof.runtime.connector import TransferReport
 from kvproof.runtime.prefix_cache import PrefixCache
+from kvproof.runtime.step_results import StepResults
 from kvproof.runtime.transfers import Transfers
 
 Handler = Callable[..., Any]
@@ -45,3 +46,13 @@ def forgives_losses(sound: Handler) -> Handler:
         return list(sound(transfers, evolve(report, lost=())))
 
     return note_failures
+
+
+def parks_failed_sessions(_: Handler) -> Handler:
+    """Let no session end when a step brings it a reason."""
+
+    def ended_rows(results: StepResults) -> list[int]:
+        ended = (place for place in results.reasons if not results.requests[place].resumable)
+        return [int(results.rows[place]) for place in ended]
+
+    return ended_rows

@@ -1,24 +1,20 @@
 """Whether calls of an exploration let a token be computed from KV that is not the request's own.
 
-The explorer knows what the scheduler keeps, and not what the memory holds. Here it is known: a load
-writes when its end is reported, but for the blocks that were ever said to have failed, a
-synchronous one before the step that it is part of runs; a lost load writes nothing; a load of
-somebody who has ended writes too.
+The explorer knows what the scheduler keeps, and not what the memory holds; here both are known.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 
-from attrs import define, evolve, field
+from attrs import define, field
 
 from kvproof.runtime import StepOutput
 from kvproof.runtime.step_results import StepResults
 from kvproof.verify.explorer.events import Event, Update
 from kvproof.verify.explorer.machine import GO_ON, Machine
 from kvproof.verify.explorer.scope import Scope, Workload
-from kvproof.verify.kv_shadow import KVShadow
+from kvproof.verify.loaded_memory import LoadedMemory
 from kvproof.verify.simulated_connector import Load
 
 Places = tuple[tuple[str, int], ...]
@@ -31,23 +27,11 @@ def misread(scope: Scope, workload: Workload, events: Iterable[Event]) -> str | 
 
 @define
 class _Walk:
-    """A machine, and what its memory holds.
-
-    Attributes:
-        machine: where the calls are made.
-        shadow: the memory.
-        loads: the asynchronous loads that have not ended, of those who have ended too.
-        misled: of each step in flight, who reads KV that is not its own.
-
-    """
-
     machine: Machine
-    shadow: KVShadow = field(init=False)
-    loads: dict[str, Load] = field(factory=dict)
-    misled: deque[set[str]] = field(factory=deque)
+    memory: LoadedMemory = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.shadow = KVShadow(self.machine.scope.block_size, self._tokens)
+        self.memory = LoadedMemory.of(self.machine.scope.block_size, self._tokens)
 
     def follow(self, events: list[Event]) -> Iterator[str]:
         """Make the calls; yield who is given a token of foreign KV."""
@@ -59,36 +43,29 @@ class _Walk:
             outcome = self.machine.outcome
             if isinstance(outcome, StepOutput):
                 self._run(outcome, next(failures, ()))
-            elif isinstance(event, Update) and isinstance(outcome, StepResults):
-                misled = self.misled.popleft()
-                for result in outcome:
-                    if result.new_token_ids and result.request_id in misled:
-                        yield f"{result.request_id} in call {number}: {event}"
+            elif isinstance(outcome, StepResults):
+                for name in self.memory.misread(outcome):
+                    yield f"{name} in call {number}: {event}"
 
     def _run(self, output: StepOutput, failures: Places) -> None:
-        """Start loads, do the synchronous ones, and run a step that comes back with failures."""
+        """Start loads, and run a step that comes back with such failures of synchronous ones."""
         for name, blocks, first, count in self.machine.connector.started:
-            load = Load(name, blocks, first, first + count, frozenset())
-            if self.machine.shapes[name].synchronous:
-                self.shadow.fill(_with(load, failures))
-            else:
-                self.loads[name] = load
-        tables = {name: self.machine.scheduler.block_ids(name) for name in output.req_ids}
-        self.misled.append(self.shadow.run(output, tables))
+            synchronous = self.machine.shapes[name].synchronous
+            failed = frozenset(place for who, place in failures if who == name and synchronous)
+            load = Load(name, blocks, first, first + count, failed)
+            (self.memory.load_now if synchronous else self.memory.start)(load)
+        block_ids = self.machine.scheduler.block_ids
+        self.memory.run(output, {name: block_ids(name) for name in output.req_ids})
 
     def _end_loads(self, event: Update) -> None:
-        for name, load in list(self.loads.items()):
-            self.loads[name] = _with(load, event.failed)
+        for name, place in event.failed:
+            if name in self.memory.loads:
+                self.memory.fail(name, [place])
         for name in event.received:
-            self.shadow.fill(self.loads.pop(name))
+            self.memory.receive(name)
         for name in event.lost:
-            self.loads.pop(name, None)
+            self.memory.lose(name)
 
     def _tokens(self, name: str, count: int) -> list[int]:
         prompt = self.machine.request(name).prompt_token_ids
         return [*prompt[:count], *[GO_ON] * (count - len(prompt))]
-
-
-def _with(load: Load, failures: Places) -> Load:
-    places = {place for name, place in failures if name == load.request_id}
-    return evolve(load, failed_places=load.failed_places | places)

@@ -1,0 +1,48 @@
+"""Transfers beside drafts, items, grammars, sessions, shared prefixes and steps in flight."""
+
+from collections import Counter
+
+import pytest
+
+from kvproof.runtime.step_results import StepResults
+from kvproof.runtime.transfers import Transfers
+from kvproof.verify.bugs.unreported_handlers import parks_failed_sessions
+from kvproof.verify.mixed_run import MixedError, MixedRun
+
+SEEDS = 48
+GROUPS = 6
+
+
+@pytest.mark.rule("9", "10", "11")
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_everything_at_once_comes_to_an_end(group: int) -> None:
+    """Nothing is raised, everybody ends, blocks come back, and no token is of foreign KV."""
+    counts = Counter[str]()
+    for seed in range(group, SEEDS, GROUPS):
+        run = MixedRun.of(seed)
+        run.run(120)
+        counts += run.counts
+    happened = ("plain", "session", "grammar", "items", "loads", "loads at once", "failed blocks")
+    for what in (*happened, "received", "sent", "asked again", "preempted", "aborted", "resets"):
+        assert counts[what], what
+
+
+def run_all(seeds: int) -> None:
+    """Make the first runs."""
+    for seed in range(seeds):
+        MixedRun.of(seed).run(120)
+
+
+def test_a_row_that_is_never_left_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session whose load failed and that is taken for a parked one ends a run."""
+    faulty = parks_failed_sessions(StepResults.ended_rows)
+    monkeypatch.setattr(StepResults, "ended_rows", faulty)
+    with pytest.raises(MixedError, match="left are"):
+        run_all(12)
+
+
+def test_kv_that_was_not_loaded_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime that takes no note of failed blocks ends a run."""
+    monkeypatch.setattr(Transfers, "note_failures", lambda transfers, report: [])
+    with pytest.raises(MixedError, match="foreign KV|ended with an error"):
+        run_all(12)
