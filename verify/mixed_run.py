@@ -1,9 +1,9 @@
 """Everything at once: transfers with drafts, items, grammars, sessions, prefixes, steps in flight.
 
 No model says what has to be decided. What is asked of each call is that it raises nothing, that all
-invariants hold after it, that who ends with an error had a load that failed, and that no token is
-computed from KV that is not the request's own; and in the end, that everybody ends and every block
-is back.
+invariants hold after it, that who ends with an error had a load that failed, that each request can
+be explained, and that no token is computed from KV that is not the request's own; and in the end,
+that everybody ends and every block is back.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from kvproof.runtime import EncoderItem, Request, Scheduler, SchedulerConfig, St
 from kvproof.runtime.errors import RequestRefused
 from kvproof.runtime.profile import Profile
 from kvproof.verify import failure_policy
+from kvproof.verify.explanation_claims import check_explanations
 from kvproof.verify.loaded_memory import LoadedMemory
 from kvproof.verify.mixed_connector import MixedConnector
 
@@ -105,7 +106,7 @@ class MixedRun:
         calls = [self._arrive] * 2 + [self._schedule] * 5 + [self._update] * 5
         calls += [self._draft, self._grammar_ready, self._continue]
         if self.draw.random() < 0.1:
-            calls = [self._abort, self._reset]
+            calls = [self._abort, self._reset, self._explain]
         self.draw.choice(calls)()
 
     def _arrive(self) -> None:
@@ -193,6 +194,9 @@ class MixedRun:
     def _abort(self) -> None:
         if live := self._live():
             self.counts["aborted"] += len(self.scheduler.abort(self.draw.choice(live)))
+
+    def _explain(self) -> None:
+        self.counts["explained"] += len(check_explanations(self.scheduler))
 
     def _reset(self) -> None:
         self.counts["resets"] += self.scheduler.reset_prefix_cache()

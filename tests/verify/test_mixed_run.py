@@ -44,5 +44,5 @@ def test_a_row_that_is_never_left_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
 def test_kv_that_was_not_loaded_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A runtime that takes no note of failed blocks ends a run."""
     monkeypatch.setattr(Transfers, "note_failures", lambda transfers, report: [])
-    with pytest.raises(MixedError, match="foreign KV|ended with an error"):
+    with pytest.raises(MixedError, match=r"foreign KV|ended with an error"):
         run_all(12)
