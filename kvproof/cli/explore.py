@@ -16,6 +16,17 @@ if TYPE_CHECKING:
 
 REQUESTS_MAX = 8
 
+Chunks = Annotated[bool, typer.Option("--chunks", help="Admit a request if its first chunk fits.")]
+PrefixCaching = Annotated[
+    bool, typer.Option("--prefix-caching", help="Share blocks; all prompts begin alike.")
+]
+WhenLoadsFail = Annotated[
+    FailurePolicy, typer.Option(help="What becomes of a request whose load has failed.")
+]
+Starvation = Annotated[
+    bool, typer.Option("--starvation", help="Look for who is passed over for ever, too.")
+]
+
 
 def explore(
     *,
@@ -26,18 +37,10 @@ def explore(
     block_size: Annotated[int, typer.Option(min=1, max=8, help="Tokens of a block.")] = 2,
     inflight: Annotated[int, typer.Option(min=1, max=3, help="Steps in flight.")] = 1,
     lookahead: Annotated[int, typer.Option(min=0, max=8, help="Slots beyond the tokens.")] = 0,
-    chunks: Annotated[
-        bool, typer.Option("--chunks", help="Admit a request if its first chunk fits.")
-    ] = False,
-    prefix_caching: Annotated[
-        bool, typer.Option("--prefix-caching", help="Share blocks; all prompts begin alike.")
-    ] = False,
-    kv_load_failure_policy: Annotated[
-        FailurePolicy, typer.Option(help="What becomes of a request whose load has failed.")
-    ] = FailurePolicy.RECOMPUTE,
-    starvation: Annotated[
-        bool, typer.Option("--starvation", help="Look for who is passed over for ever, too.")
-    ] = False,
+    chunks: Chunks = False,
+    prefix_caching: PrefixCaching = False,
+    kv_load_failure_policy: WhenLoadsFail = FailurePolicy.RECOMPUTE,
+    starvation: Starvation = False,
     first: Annotated[bool, typer.Option("--first", help="End with the first fault.")] = False,
     most_states: Annotated[
         int | None, typer.Option(min=1, help="Give a workload up beyond so many states.")
