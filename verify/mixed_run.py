@@ -2,8 +2,9 @@
 
 No model says what has to be decided. What is asked of each call is that it raises nothing, that all
 invariants hold after it, that who ends with an error had a load that failed, that each request can
-be explained, and that no token is computed from KV that is not the request's own; and in the end,
-that everybody ends and every block is back.
+be explained, that a worker who is told only what is new knows every table, and that no token is
+computed from KV that is not the request's own; and in the end, that everybody ends and every block
+is back.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from kvproof.verify import failure_policy
 from kvproof.verify.explanation_claims import check_explanations
 from kvproof.verify.loaded_memory import LoadedMemory
 from kvproof.verify.mixed_connector import MixedConnector
+from kvproof.verify.worker_view import WorkerView
 
 VOCABULARY, STOP = 40, 3
 STEPS_MAX = 600  # after the last arrival
@@ -73,6 +75,7 @@ class MixedRun:
     memory: LoadedMemory = field(init=False)
     connector: MixedConnector = field(init=False)
     scheduler: Scheduler = field(init=False)
+    worker: WorkerView = field(factory=WorkerView)
     flying: deque[StepOutput] = field(factory=deque)
     given: dict[str, list[int]] = field(factory=dict)
 
@@ -147,8 +150,8 @@ class MixedRun:
             return
         self.connector.begin_step()
         output = self.scheduler.schedule(throttle_prefills=self.draw.random() < 0.3)
-        tables = {name: self.scheduler.block_ids(name) for name in output.req_ids}
-        self.memory.run(output, tables)
+        self.worker.see(output, self.scheduler)
+        self.memory.run(output, self.worker.tables)
         self.flying.append(output)
         self.counts["preempted"] += len(output.preempted_req_ids)
         self.counts["drafts"] += len(output.scheduled_spec_decode_tokens)

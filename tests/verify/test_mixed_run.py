@@ -1,9 +1,11 @@
 """Transfers beside drafts, items, grammars, sessions, shared prefixes and steps in flight."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from kvproof.runtime import StepOutput
 from kvproof.runtime.step_results import StepResults
 from kvproof.runtime.transfers import Transfers
 from kvproof.verify.bugs.unreported_handlers import parks_failed_sessions
@@ -45,4 +47,17 @@ def test_kv_that_was_not_loaded_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     """A runtime that takes no note of failed blocks ends a run."""
     monkeypatch.setattr(Transfers, "note_failures", lambda transfers, report: [])
     with pytest.raises(MixedError, match=r"foreign KV|ended with an error"):
+        run_all(12)
+
+
+def test_a_table_that_the_worker_does_not_know_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that tells a resumed request only its last block ends a run."""
+    sound: Any = vars(StepOutput)["new_block_ids"].func
+
+    def last_only(output: StepOutput) -> dict[str, list[int]]:
+        told: dict[str, list[int]] = sound(output)
+        return {n: b[-1:] if n in output.resumed_req_ids else b for n, b in told.items()}
+
+    monkeypatch.setattr(StepOutput, "new_block_ids", property(last_only))
+    with pytest.raises(AssertionError, match="the worker has"):
         run_all(12)
