@@ -38,9 +38,13 @@ def checked(drafts: Mapping[str, Sequence[int]], most: int) -> dict[str, list[in
 
 
 def propose(books: Books, row: int, tokens: list[int]) -> None:
-    """Give a request draft tokens, if it decodes; those past what it may sample are cut."""
+    """Give a request draft tokens, if it decodes; those past what it may sample are cut.
+
+    One that computes anew in place, as only the reference does, has to catch up before.
+    """
     cells = books.state.request.cells
-    if cells.status[row] != Status.RUNNING or not cells.decoding[row]:
+    decodes = cells.decoding[row] and row not in books.cut_rows
+    if cells.status[row] != Status.RUNNING or not decodes:
         return
     known = cells.known[row]
     tokens = tokens[: max(cells.ceiling[row] - known, 0)]

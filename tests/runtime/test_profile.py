@@ -376,6 +376,18 @@ def test_recomputes_in_place(in_place: bool, status: Status) -> None:
     assert (target.status("a"), target.num_computed_tokens("a")) == (status, 0)
 
 
+def test_drafts_wait_for_who_recomputes_in_place() -> None:
+    """Who was just cut to what a failed load has brought is passed over, and goes on without."""
+    remote = {"a": RemoteKV(tokens=8, asynchronous=False)}
+    target = loading({"recomputes_in_place": True}, 9, remote, num_speculative_tokens=2)
+    target.add_request(request("a", 10, max_tokens=5))
+    ended(target, failed_blocks=[2])
+    target.update_draft_tokens({"a": [TOKEN, TOKEN]})
+
+    assert target.num_computed_tokens("a") == 4
+    assert target.schedule().num_scheduled_tokens == {"a": 6}
+
+
 @pytest.mark.parametrize(
     ("expects", "status", "tokens", "known"),
     [(True, Status.RUNNING, {"a": 8}, 11), (False, Status.WAITING, {"a": 10}, 10)],
