@@ -181,8 +181,11 @@ class StepBuffers:
         changed: Flags = np.ones(batch, dtype=np.bool_)
         shared = min(batch, len(self._serials))
         changed[:shared] = serials[:shared] != self._serials[:shared]
-        for row in output.resumed_rows:
-            changed |= output.rows == row
+        if again := [*output.new_rows, *output.resumed_rows]:
+            # One that starts over may be back at its place in the next step, with another table.
+            is_back = np.zeros(self._state.request.capacity, dtype=np.bool_)
+            is_back[again] = True
+            changed |= is_back[output.rows]
         self._serials = serials
         return changed.nonzero()[0]
 

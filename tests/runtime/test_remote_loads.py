@@ -235,6 +235,27 @@ def test_policy_fail_ends_the_request_of_a_lost_load() -> None:
 
 
 @pytest.mark.rule("9")
+def test_who_starts_over_in_the_next_step_has_a_table_of_its_own() -> None:
+    """A request that is back at its place with a shorter table has nothing of the old one in it."""
+    remote = Remote(Script(b=(8, False)), long_prefill_token_threshold=4)
+    remote.add("a", 12, max_tokens=9)
+    for _ in range(3):
+        remote.step()
+    remote.add("b", 10)
+    output = remote.scheduler.schedule()
+    output.to_tensors()
+    table = remote.scheduler.block_ids("b")
+    remote.account(output, failed_blocks=table[:1])
+    output = remote.scheduler.schedule()
+
+    held = remote.scheduler.block_ids("b")
+    seen = output.to_tensors().block_table[1].tolist()
+    assert output.req_ids == ["a", "b"]
+    assert len(held) < len(table)
+    assert seen == [*held, *[0] * (len(seen) - len(held))]
+
+
+@pytest.mark.rule("9")
 def test_a_session_whose_load_failed_leaves_its_row() -> None:
     """A session is parked at the end of a turn, but has ended if its load fails: the id is free."""
     remote = Remote(Script(a=(6, True)), kv_load_failure_policy="fail")
