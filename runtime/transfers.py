@@ -163,8 +163,7 @@ class Transfers:
     def note_failures(self, report: TransferReport) -> list[int]:
         """Take note of what was not brought; return running rows that hold a failed block."""
         for name in report.lost:
-            row = self._table.row_of.get(name, -1)
-            if row >= 0 and self._state.request.cells.loading[row]:
+            if (row := self._loading_row(name)) >= 0:
                 self._failed[row] = 0
         blocks = set(report.failed_blocks)
         if not blocks:
@@ -199,9 +198,13 @@ class Transfers:
             self._release(name, "send")
         return ended
 
+    def _loading_row(self, name: str) -> int:
+        """Return the row of a request that is being loaded, or -1."""
+        row: int = self._table.row_of.get(name, -1)
+        return row if row >= 0 and self._state.request.cells.loading[row] else -1
+
     def _received(self, name: str) -> int:
-        row = self._table.row_of.get(name, -1)
-        if row >= 0 and self._state.request.cells.loading[row]:
+        if (row := self._loading_row(name)) >= 0:
             self._land(row)
             return row
         self._release(name, "load")
@@ -218,8 +221,7 @@ class Transfers:
             raise BrokenInvariant(f"row {row} is being loaded but its load may not end.")
 
     def _lost(self, name: str) -> int:
-        row = self._table.row_of.get(name, -1)
-        if row >= 0 and self._state.request.cells.loading[row]:
+        if (row := self._loading_row(name)) >= 0:
             self._failed.pop(row, None)
             if not rows.lose_load(self._state, row):
                 raise BrokenInvariant(f"row {row} is being loaded but its load may not be lost.")

@@ -26,6 +26,16 @@ from kvproof.spec.witnesses import SMALL
 first = request.index("0")
 second = request.index("1")
 
+# A block is published before it is written; the next request finds it, and fills the pool with it.
+SHARED_EARLY = (
+    ("arrive", 0, 2, 2, 3),
+    ("begin", False),
+    ("admit", 0, 0),
+    ("grow", 0, 1),
+    ("publish_early", 0, 0, 1, 1),
+    ("arrive", 1, 6, 1, 6),
+)
+
 REFERENCE_EDGE_WITNESSES = (
     Witness(
         "the_reference_fills_the_pool_with_a_chunk",
@@ -44,12 +54,7 @@ REFERENCE_EDGE_WITNESSES = (
         "What vLLM 0.25.1 does and no safe profile: a first chunk is put into hits as well.",
         SMALL,
         (
-            ("arrive", 0, 2, 2, 3),
-            ("begin", False),
-            ("admit", 0, 0),
-            ("grow", 0, 1),
-            ("publish_early", 0, 0, 1, 1),
-            ("arrive", 1, 6, 1, 6),
+            *SHARED_EARLY,
             ("admit_chunk", 1, 1, 6),
             ("share", 1, 1, 1),
             ("dispatch",),
@@ -162,12 +167,7 @@ REFERENCE_EDGE_WITNESSES = (
         "What vLLM 0.25.1 does and no safe profile: hits and free blocks are just enough.",
         SMALL,
         (
-            ("arrive", 0, 2, 2, 3),
-            ("begin", False),
-            ("admit", 0, 0),
-            ("grow", 0, 1),
-            ("publish_early", 0, 0, 1, 1),
-            ("arrive", 1, 6, 1, 6),
+            *SHARED_EARLY,
             ("admit_past_loaded", 1, 1),
             ("share", 1, 1, 1),
             ("dispatch",),
@@ -204,12 +204,7 @@ REFERENCE_EDGE_WITNESSES = (
         "What vLLM 0.25.1 does and no safe profile: hits and free blocks are just enough to load.",
         SMALL,
         (
-            ("arrive", 0, 2, 2, 3),
-            ("begin", False),
-            ("admit", 0, 0),
-            ("grow", 0, 1),
-            ("publish_early", 0, 0, 1, 1),
-            ("arrive", 1, 6, 1, 6),
+            *SHARED_EARLY,
             ("await_load_regardless", 1, 1, 1, 6, 0, 3),
             ("share", 1, 1, 1),
             ("dispatch",),

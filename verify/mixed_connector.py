@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from kvproof.runtime.connector import TransferReport
 from kvproof.runtime.silent_connector import SilentConnector
@@ -69,7 +69,7 @@ class MixedConnector(SilentConnector):
             return
         self.counts["loads at once"] += 1
         failed = frozenset(self._some_places(load, 0.3))
-        self.memory.load_now(Load(request_id, load.blocks, load.first, load.end, failed))
+        self.memory.load_now(evolve(load, failed_places=failed))
         self._failed_now[-1].update(load.blocks[place] for place in failed)
 
     def finished(self, request_id: str, block_ids: Sequence[int]) -> bool:

@@ -197,9 +197,9 @@ class Drain:
         samples = {name: list(self._samples(name, output)) for name in output.sampled_req_ids}
         fault, to_fail = None, failure_policy.to_fail(self.run.scheduler, report)
         results = self.run.scheduler.update(output, samples, report)
-        if self.profile == Profile.safe() and failure_policy.failed(results) != to_fail:
-            seen = str(sorted(failure_policy.failed(results)))
-            fault = Difference(step, "failed loads", str(sorted(to_fail)), seen)
+        failed = failure_policy.failed(results)
+        if self.profile == Profile.safe() and failed != to_fail:
+            fault = Difference(step, "failed loads", str(sorted(to_fail)), str(sorted(failed)))
         for result in results:
             name = result.request_id
             self.outcome.tokens[name] = self._brought(name) + result.new_token_ids

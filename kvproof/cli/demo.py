@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from kvproof.cli.demo_choices import Options, Place
-from kvproof.cli.options import FailurePolicy
+from kvproof.cli.options import FailurePolicy, WhenLoadsFail
 
 if TYPE_CHECKING:
     from kvproof.cli.demo_run import Run
@@ -73,9 +73,7 @@ def demo(
     faults: Annotated[
         bool, typer.Option("--faults", help="Let loads go wrong, and abort some requests.")
     ] = False,
-    kv_load_failure_policy: Annotated[
-        FailurePolicy, typer.Option(help="What becomes of a request whose load has failed.")
-    ] = FailurePolicy.RECOMPUTE,
+    kv_load_failure_policy: WhenLoadsFail = FailurePolicy.RECOMPUTE,
     disaggregated: Annotated[
         bool, typer.Option("--disaggregated", help="Prefill and decode in two processes.")
     ] = False,

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from kvproof.cli.options import JOBS, FailurePolicy, Jobs, ProfileName, profile_of, require_folder
+from kvproof.cli.options import (
+    JOBS,
+    FailurePolicy,
+    Jobs,
+    ProfileName,
+    WhenLoadsFail,
+    profile_of,
+    require_folder,
+)
 
 if TYPE_CHECKING:
     from kvproof.verify.explorer import Exploration, Explored, Scope
@@ -19,9 +27,6 @@ REQUESTS_MAX = 8
 Chunks = Annotated[bool, typer.Option("--chunks", help="Admit a request if its first chunk fits.")]
 PrefixCaching = Annotated[
     bool, typer.Option("--prefix-caching", help="Share blocks; all prompts begin alike.")
-]
-WhenLoadsFail = Annotated[
-    FailurePolicy, typer.Option(help="What becomes of a request whose load has failed.")
 ]
 Starvation = Annotated[
     bool, typer.Option("--starvation", help="Look for who is passed over for ever, too.")
@@ -65,11 +70,6 @@ def explore(
 
     if policy not in ("fcfs", "priority"):
         raise typer.BadParameter(f"{policy!r} is no policy; give fcfs or priority.")
-    if kv_load_failure_policy not in ("recompute", "fail"):
-        message = (
-            f"{kv_load_failure_policy!r} is no policy for failed loads; give recompute or fail."
-        )
-        raise typer.BadParameter(message)
     for file in (json_file, resume):
         require_folder(file)
     scope = Scope(

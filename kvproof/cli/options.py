@@ -34,6 +34,11 @@ class FailurePolicy(StrEnum):
     FAIL = "fail"
 
 
+WhenLoadsFail = Annotated[
+    FailurePolicy, typer.Option(help="What becomes of a request whose load has failed.")
+]
+
+
 def profile_of(name: ProfileName) -> Profile:
     """Return the profile of a name."""
     from kvproof.runtime.profile import Profile

@@ -22,6 +22,7 @@ from kvproof.runtime.connectors.peer_settings import PeerSettings
 from kvproof.runtime.connectors.peer_transport import new_transport
 from kvproof.runtime.connectors.recent_ids import RecentIds
 from kvproof.runtime.kv_pool import KVPool
+from kvproof.runtime.silent_connector import SilentConnector
 
 
 @frozen
@@ -60,9 +61,10 @@ def every_request(_: str) -> bool:
     return True
 
 
-class PeerPrefillConnector:
+class PeerPrefillConnector(SilentConnector):
     """Keeps the KV of finished prompts in the pool until the decode peer has it.
 
+    It loads nothing, and sends no block before its request has ended; kept ones are not evicted.
     `is_remote` says whether the peer wants a request, by its id; the router knows. An engine that
     aborts a prompt calls `abandon` first, because `finished` does not say whether the KV is whole.
 
@@ -101,20 +103,6 @@ class PeerPrefillConnector:
         prefix = block_hashes[whole - 1].hex() if 0 < whole <= len(block_hashes) else ""
         self._prompts[request_id] = _Prompt(num_tokens, prefix)
         return 0, False
-
-    def allocated(
-        self, request_id: str, block_ids: Sequence[int], first_token: int, num_tokens: int
-    ) -> None:
-        """Do nothing: a producer loads nothing."""
-
-    def written(self, block_hashes: Sequence[bytes], block_ids: Sequence[int]) -> None:
-        """Do nothing: blocks are sent when their request has ended."""
-
-    def evicted(self, block_hashes: Sequence[bytes], block_ids: Sequence[int]) -> None:
-        """Do nothing: kept blocks are not evicted."""
-
-    def preempted(self, request_id: str, block_ids: Sequence[int]) -> None:
-        """Do nothing: no running request is being sent."""
 
     def finished(self, request_id: str, block_ids: Sequence[int]) -> bool:
         """Announce a computed prompt to the peer and return True, or False if it wants it not.
